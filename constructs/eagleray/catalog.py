@@ -1,0 +1,80 @@
+"""What AWS sells: instance types, EKS versions and regions, read from dated data files. No CDK here."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_HERE = Path(__file__).parent
+
+
+class UnknownInstanceType(ValueError):
+    """The catalog has no such instance type; the message names the nearest ones."""
+
+
+@dataclass(frozen=True)
+class InstanceType:
+    """One EC2 instance type. Memory in MiB, network in Mbit/s, allocatable CPU in millicores."""
+
+    type: str
+    gpu: str | None
+    gpus: int
+    gpu_mem_mib: int
+    vcpu: int
+    mem_mib: int
+    net_mbps: int
+    efa: int
+    gdr: bool
+    alloc_cpu_m: int
+    alloc_mem_mib: int
+    quota: str
+
+    @property
+    def family(self) -> str:
+        """`g6` of `g6.12xlarge`."""
+        return self.type.split(".", 1)[0]
+
+
+def _load(name: str) -> dict[str, Any]:
+    return json.loads((_HERE / name).read_text())
+
+
+@cache
+def instance_types() -> dict[str, InstanceType]:
+    """Every instance type of the catalog, by name."""
+    rows = _load("instances.json")["rows"]
+    return {row[0]: InstanceType(*row) for row in rows}
+
+
+def instance_type(name: str) -> InstanceType:
+    """The catalog's entry for `name`.
+
+    Raises:
+        UnknownInstanceType: with up to three nearest names.
+    """
+    types = instance_types()
+    if name not in types:
+        near = get_close_matches(name, types, n=3, cutoff=0.4) or sorted(types)[:3]
+        raise UnknownInstanceType(f"unknown instance type {name!r}; the catalog has {', '.join(near)}")
+    return types[name]
+
+
+def efa_gpu_types() -> list[str]:
+    """Names of the types that have both a GPU and an EFA interface."""
+    return [t.type for t in instance_types().values() if t.gpus and t.efa]
+
+
+@cache
+def eks_versions() -> dict[str, dict[str, str | None]]:
+    """EKS versions by name: `support` is standard, extended or ended, `until` the date that ends (None: not announced)."""
+    return _load("eks_versions.json")["versions"]
+
+
+@cache
+def regions() -> list[str]:
+    """Regions with EKS."""
+    return _load("regions.json")["regions"]

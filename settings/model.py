@@ -1,0 +1,268 @@
+"""The settings, their defaults and the rules between them."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import Annotated, Literal
+
+from eagleray import catalog
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from training.config import Placement, TrainConfig, TrainJob
+
+# Share of a node's allocatable that the one worker pod asks for; the rest is for daemons and spikes.
+# For g6.12xlarge (47810m, 178933Mi) this gives the AWS sample's 40 CPU and 160Gi.
+_CPU_SHARE, _MEMORY_SHARE = 0.85, 0.92
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+class NetworkSettings(_Strict):
+    """The VPC."""
+
+    zone: str = "us-east-2a"
+    """Availability Zone of all nodes and of the NAT gateway."""
+    second_zone: str = "us-east-2b"
+    """A second zone with subnets: the EKS control plane needs two."""
+    cidr: str = "10.0.0.0/16"
+    """Address range of the VPC, /16 to /22."""
+    flow_log_days: int = Field(30, ge=1)
+    """Days that VPC flow logs are kept."""
+
+    @field_validator("cidr")
+    @classmethod
+    def _private_range(cls, value: str) -> str:
+        network = _ipv4_network(value)
+        if not 16 <= network.prefixlen <= 22:
+            raise ValueError(f"{value} is a /{network.prefixlen}; use /16 to /22, for example 10.0.0.0/16")
+        if not network.is_private:
+            raise ValueError(f"{value} is not a private range; use for example 10.0.0.0/16")
+        return value
+
+
+class ClusterSettings(_Strict):
+    """The EKS control plane."""
+
+    version: str = "1.36"
+    """Kubernetes version."""
+    kubectl_layer: Literal["v36"] = "v36"
+    """kubectl that applies the manifests; must be the layer of the cluster's version."""
+    api_cidrs: list[str] = []
+    """Address ranges that may reach the cluster's API from the internet; none: only from inside the VPC."""
+    admin_role_arns: list[str] = []
+    """IAM roles that get cluster-admin besides the one that deploys."""
+    log_days: int = Field(30, ge=1)
+    """Days that control-plane logs are kept."""
+
+    @field_validator("version", mode="before")
+    @classmethod
+    def _creatable(cls, value: object) -> object:
+        versions = catalog.eks_versions()
+        good = [v for v, facts in versions.items() if facts["support"] == "standard"]
+        if isinstance(value, (int, float)):
+            raise ValueError(f'write the version in quotes: "{value}" (YAML reads {value} as a number)')
+        if value not in versions:
+            raise ValueError(f"{value} is not a version EKS is known to offer; use {' or '.join(good)}")
+        facts = versions[str(value)]
+        if facts["support"] == "ended":
+            raise ValueError(f"EKS no longer creates {value} (ended {facts['until']}); use {' or '.join(good)}")
+        return value
+
+    @field_validator("api_cidrs")
+    @classmethod
+    def _ranges(cls, value: list[str]) -> list[str]:
+        for cidr in value:
+            if _ipv4_network(cidr).prefixlen == 0:
+                raise ValueError("0.0.0.0/0 opens the cluster's API to the world; name your own address, "
+                                 "for example 203.0.113.7/32")
+        return value
+
+    @field_validator("admin_role_arns")
+    @classmethod
+    def _role_arns(cls, value: list[str]) -> list[str]:
+        for arn in value:
+            if not re.fullmatch(r"arn:aws[\w-]*:iam::\d{12}:role/[\w+=,.@/-]+", arn):
+                raise ValueError(f"{arn} is not a role ARN; it looks like arn:aws:iam::123456789012:role/Admin")
+        return value
+
+    @model_validator(mode="after")
+    def _layer_matches(self) -> ClusterSettings:
+        if self.kubectl_layer != "v" + self.version.split(".")[1]:
+            raise ValueError(f"kubectl_layer {self.kubectl_layer} does not match version {self.version}; "
+                             f"the app carries kubectl v36, so use version: \"1.36\"")
+        return self
+
+
+class SystemSettings(_Strict):
+    """The nodegroup for the operator and the Ray head."""
+
+    instance_type: str = "m7i.xlarge"
+    """A type without GPU."""
+    nodes: int = Field(1, ge=1, le=10)
+    """Nodes."""
+    volume_gib: int = Field(100, ge=50, le=16384)
+    """Root volume in GiB; the training image alone unpacks to more than 20."""
+
+    @field_validator("instance_type")
+    @classmethod
+    def _without_gpu(cls, value: str) -> str:
+        if catalog.instance_type(value).gpus:
+            raise ValueError(f"{value} has GPUs; use a type without, for example m7i.xlarge")
+        return value
+
+
+class OnDemand(_Strict):
+    """On-demand instances."""
+
+    kind: Literal["on-demand"] = "on-demand"
+    """On-demand instances."""
+
+
+class Reservation(_Strict):
+    """An existing On-Demand Capacity Reservation."""
+
+    kind: Literal["reservation"]
+    """An existing On-Demand Capacity Reservation."""
+    id: str = Field(pattern=r"^cr-[0-9a-f]{8,17}$")
+    """Id of the reservation, cr-…"""
+    placement_group: str | None = None
+    """Placement group the reservation was made in; none: nodes are placed without one."""
+
+
+class GpuSettings(_Strict):
+    """The GPU nodegroup and the Ray workers on it, one worker pod a node."""
+
+    instance_type: str = "g6.12xlarge"
+    """A type with GPUs and EFA."""
+    nodes: int = Field(2, ge=1, le=1000)
+    """Nodes."""
+    volume_gib: int = Field(200, ge=100, le=16384)
+    """Root volume in GiB."""
+    capacity: Annotated[OnDemand | Reservation, Field(discriminator="kind")] = OnDemand()
+    """How the instances are obtained."""
+    worker_cpu: int | None = Field(None, ge=1)
+    """CPUs of a worker pod; by default 85 % of what the node can give."""
+    worker_memory_gib: int | None = Field(None, ge=1)
+    """Memory of a worker pod in GiB; by default 92 % of what the node can give."""
+
+    @field_validator("instance_type")
+    @classmethod
+    def _with_gpu_and_efa(cls, value: str) -> str:
+        found = catalog.instance_type(value)
+        lacks = "GPU" if not found.gpus else "EFA" if not found.efa else None
+        if lacks:
+            same = [t for t in catalog.efa_gpu_types() if catalog.instance_type(t).family == found.family]
+            good = ", ".join((same or catalog.efa_gpu_types())[:3])
+            raise ValueError(f"{value} has no {lacks}; use for example {good}")
+        return value
+
+    @model_validator(mode="after")
+    def _pod_fits_the_node(self) -> GpuSettings:
+        node = self.instance
+        if self.cpu * 1000 > node.alloc_cpu_m - 500:
+            raise ValueError(f"worker_cpu {self.cpu} does not fit {node.type}; "
+                             f"use {int((node.alloc_cpu_m - 500) / 1000)} or less")
+        if self.memory_gib * 1024 > node.alloc_mem_mib - 1024:
+            raise ValueError(f"worker_memory_gib {self.memory_gib} does not fit {node.type}; "
+                             f"use {(node.alloc_mem_mib - 1024) // 1024} or less")
+        return self
+
+    @property
+    def instance(self) -> catalog.InstanceType:
+        """The catalog's entry."""
+        return catalog.instance_type(self.instance_type)
+
+    @property
+    def cpu(self) -> int:
+        """CPUs of a worker pod."""
+        return self.worker_cpu or int(self.instance.alloc_cpu_m / 1000 * _CPU_SHARE)
+
+    @property
+    def memory_gib(self) -> int:
+        """Memory of a worker pod in GiB."""
+        return self.worker_memory_gib or int(self.instance.alloc_mem_mib / 1024 * _MEMORY_SHARE)
+
+
+class RaySettings(_Strict):
+    """Ray and the job."""
+
+    image: str = "public.ecr.aws/deep-learning-containers/ray:train-ml-cuda-v1.1"
+    """Image of head, workers and submitter."""
+    version: str = "2.58.0"
+    """Ray version inside the image."""
+    namespace: str = Field("ray", pattern=r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$")
+    """Kubernetes namespace of the Ray cluster and its jobs."""
+    start_minutes: int = Field(40, ge=5, le=600)
+    """Minutes a job may wait for nodes, image and workers before it fails."""
+    run_hours: int = Field(24, ge=1, le=720)
+    """Hours after which a job is stopped, whatever it does."""
+
+    @field_validator("namespace")
+    @classmethod
+    def _not_a_system_namespace(cls, value: str) -> str:
+        if value.startswith("kube-") or value == "default":
+            raise ValueError(f"{value} belongs to Kubernetes; use for example ray")
+        return value
+
+
+class Settings(_Strict):
+    """All choices of the user."""
+
+    name: str = Field("eagleray", pattern=r"^[a-z][a-z0-9-]{0,21}[a-z0-9]$")
+    """Prefix of the stacks and name of the cluster."""
+    account: str | None = Field(None, pattern=r"^\d{12}$")
+    """AWS account id to pin the deployment to; none: the account of the current credentials."""
+    region: str = "us-east-2"
+    """AWS region."""
+    network: NetworkSettings = NetworkSettings()
+    """The VPC."""
+    cluster: ClusterSettings = ClusterSettings()
+    """The EKS control plane."""
+    system: SystemSettings = SystemSettings()
+    """The system nodegroup."""
+    gpu: GpuSettings = GpuSettings()
+    """The GPU nodegroup."""
+    ray: RaySettings = RaySettings()
+    """Ray and the job."""
+    training: TrainConfig = TrainConfig()
+    """The training."""
+
+    @field_validator("region")
+    @classmethod
+    def _has_eks(cls, value: str) -> str:
+        if value not in catalog.regions():
+            from difflib import get_close_matches
+
+            near = get_close_matches(value, catalog.regions(), n=1) or ["us-east-2"]
+            raise ValueError(f"{value} is not a region with EKS; did you mean {near[0]}?")
+        return value
+
+    @model_validator(mode="after")
+    def _zones_of_the_region(self) -> Settings:
+        for field in ("zone", "second_zone"):
+            zone = getattr(self.network, field)
+            if not re.fullmatch(re.escape(self.region) + "[a-z]", zone):
+                raise ValueError(f"network.{field} {zone} is not a zone of region {self.region}; "
+                                 f"zones there are named {self.region}a, {self.region}b …")
+        if self.network.zone == self.network.second_zone:
+            other = self.region + ("b" if self.network.zone.endswith("a") else "a")
+            raise ValueError(f"network.second_zone {self.network.zone} is the same as network.zone; use {other}")
+        return self
+
+    def placement(self, storage: str) -> Placement:
+        """Where the job runs: one rank a GPU. `storage` is the URI for checkpoints."""
+        return Placement(nodes=self.gpu.nodes, workers_per_node=self.gpu.instance.gpus, storage=storage)
+
+    def train_job(self, storage: str) -> TrainJob:
+        """The contents of train.json."""
+        return TrainJob(name=self.name, training=self.training, placement=self.placement(storage))
+
+
+def _ipv4_network(text: str) -> ipaddress.IPv4Network:
+    try:
+        return ipaddress.IPv4Network(text)
+    except ValueError as error:
+        raise ValueError(f"{text} is not an address range ({error}); use for example 10.0.0.0/16") from None

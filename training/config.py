@@ -1,0 +1,178 @@
+"""What to train and where: the contents of train.json, the one file that the job reads.
+
+`TrainConfig` is the user's (the `training:` part of a settings file). `Placement` is derived from the
+infrastructure, so that GPU counts and storage are written once. Both together are a `TrainJob`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class _Strict(BaseModel):
+    """Unknown keys are errors; a docstring under a field is its description."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+class ModelConfig(_Strict):
+    """Which causal language model, and where its weights come from."""
+
+    name: str = "Qwen/Qwen2.5-1.5B"
+    """Hugging Face model id, or a folder that holds config.json."""
+    revision: str = "8faed761d45a263340a0528343f099c05c9a4323"
+    """Commit of the model on the Hub; a branch name works, but a run is then not repeatable."""
+    weights: Literal["pretrained", "random"] = "pretrained"
+    """`pretrained` loads the model's weights, `random` starts from its config with fresh ones."""
+    architecture: dict[str, Any] | None = None
+    """A transformers config written inline (`model_type` and its fields) instead of one read from
+    `name`; needs `weights: random`."""
+
+    @model_validator(mode="after")
+    def _inline_architecture_has_no_weights(self) -> ModelConfig:
+        if self.architecture is not None:
+            if self.weights != "random":
+                raise ValueError("an inline architecture has no pretrained weights; set weights to random")
+            if "model_type" not in self.architecture:
+                raise ValueError("architecture lacks model_type; for example model_type: qwen2")
+        return self
+
+
+class DataConfig(_Strict):
+    """Where the tokens come from."""
+
+    kind: Literal["random", "text"] = "random"
+    """`random` token ids (a throughput run), or `text` files."""
+    path: str | None = None
+    """A text file, or a folder whose *.txt files are read in name order (kind: text)."""
+    tokenizer: str | None = None
+    """Tokenizer for the text: a Hub id or a folder; by default the model's own."""
+
+    @model_validator(mode="after")
+    def _text_needs_a_path(self) -> DataConfig:
+        if self.kind == "text" and not self.path:
+            raise ValueError("kind text needs a path; for example path: /data/corpus")
+        if self.kind == "random" and self.path:
+            raise ValueError("path is only read with kind: text; set kind to text or remove path")
+        return self
+
+
+class OptimizerConfig(_Strict):
+    """AdamW with linear warm-up and cosine decay, on fp32 master weights."""
+
+    learning_rate: float = Field(2e-5, gt=0, le=1)
+    """Peak learning rate."""
+    warmup_steps: int = Field(10, ge=0)
+    """Optimizer steps of linear warm-up from zero."""
+    final_fraction: float = Field(0.1, ge=0, le=1)
+    """Learning rate at the last step, as a fraction of the peak."""
+    weight_decay: float = Field(0.1, ge=0)
+    """Decoupled weight decay; not applied to norms and biases."""
+    beta1: float = Field(0.9, ge=0, lt=1)
+    """Decay of the first moment."""
+    beta2: float = Field(0.95, ge=0, lt=1)
+    """Decay of the second moment."""
+    clip_norm: float = Field(1.0, gt=0)
+    """Gradients are scaled down to this global norm."""
+
+
+class ParallelConfig(_Strict):
+    """How the model is spread over the GPUs."""
+
+    sharding: Literal["full", "hybrid"] = "hybrid"
+    """`full`: one shard group over all ranks. `hybrid` (HSDP): shard inside a node, all-reduce between."""
+    reshard_after_forward: bool = True
+    """Free the gathered parameters after the forward pass: less memory, one more all-gather a step."""
+    reduce_dtype: Literal["bf16", "fp32"] = "fp32"
+    """Precision of the gradient reduction between ranks."""
+    recompute: Literal["none", "layers"] = "layers"
+    """`layers` recomputes each decoder layer in the backward pass instead of keeping its activations."""
+    compile: bool = True
+    """torch.compile each decoder layer (on GPUs; ignored on CPU)."""
+
+
+class CheckpointConfig(_Strict):
+    """When to save, and how much to keep."""
+
+    every_steps: int = Field(100, ge=0)
+    """Save after this many optimizer steps, and at the end; 0 saves only at the end."""
+    keep: int = Field(2, ge=1)
+    """Newest checkpoints to keep."""
+
+
+class TrainConfig(_Strict):
+    """Everything about the training that a user may set."""
+
+    model: ModelConfig = ModelConfig()
+    """The model."""
+    data: DataConfig = DataConfig()
+    """The data."""
+    optimizer: OptimizerConfig = OptimizerConfig()
+    """The optimizer."""
+    parallel: ParallelConfig = ParallelConfig()
+    """The parallelism."""
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    """The checkpoints."""
+    steps: int = Field(200, ge=1)
+    """Optimizer steps."""
+    sequence_length: int = Field(2048, ge=8)
+    """Tokens in one sequence."""
+    micro_batch: int = Field(2, ge=1)
+    """Sequences a GPU processes at once."""
+    accumulation: int = Field(1, ge=1)
+    """Micro-batches a GPU processes between two optimizer steps."""
+    seed: int = Field(1, ge=0, lt=2**32)
+    """Seed of weights, data order and random tokens."""
+    max_failures: int = Field(3, ge=0)
+    """Worker failures that the run recovers from before it gives up."""
+
+
+class Placement(_Strict):
+    """Where the job runs. Derived from the infrastructure settings, never written by hand."""
+
+    nodes: int = Field(ge=1)
+    """Worker nodes."""
+    workers_per_node: int = Field(ge=1)
+    """Ranks on each node: one a GPU."""
+    device: Literal["cuda", "cpu"] = "cuda"
+    """Device that every rank must have; a rank that lacks it fails."""
+    backend: Literal["nccl", "gloo"] = "nccl"
+    """torch.distributed backend."""
+    storage: str
+    """s3:// URI or folder for checkpoints, metrics and the summary."""
+
+    @property
+    def world_size(self) -> int:
+        """Ranks in all."""
+        return self.nodes * self.workers_per_node
+
+
+class TrainJob(_Strict):
+    """train.json: a training and its place."""
+
+    name: str
+    """Name of the run; checkpoints lie under `<storage>/<name>`."""
+    training: TrainConfig
+    """What to train."""
+    placement: Placement
+    """Where."""
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens that all ranks together process in one optimizer step."""
+        t = self.training
+        return t.micro_batch * t.accumulation * t.sequence_length * self.placement.world_size
+
+    def config_hash(self) -> str:
+        """Twelve hex digits over the training part: the same training has the same hash anywhere."""
+        return digest(self.training.model_dump(mode="json"))
+
+
+def digest(value: Any) -> str:
+    """First 12 hex digits of the SHA-256 of `value` as canonical JSON."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
