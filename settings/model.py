@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from eagleray import catalog
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from training.config import Placement, TrainConfig, TrainJob
+from training.config import Placement, TrainConfig, TrainJob, digest
 
 # Share of a node's allocatable that the one worker pod asks for; the rest is for daemons and spikes.
 # For g6.12xlarge (47810m, 178933Mi) this gives the AWS sample's 40 CPU and 160Gi.
@@ -257,8 +257,9 @@ class Settings(_Strict):
         return Placement(nodes=self.gpu.nodes, workers_per_node=self.gpu.instance.gpus, storage=storage)
 
     def train_job(self, storage: str) -> TrainJob:
-        """The contents of train.json."""
-        return TrainJob(name=self.name, training=self.training, placement=self.placement(storage))
+        """The contents of train.json. The same training gets the same name, and so finds its checkpoints."""
+        name = f"{self.name}-{digest(self.training.model_dump(mode='json'))}"
+        return TrainJob(name=name, training=self.training, placement=self.placement(storage))
 
 
 def _ipv4_network(text: str) -> ipaddress.IPv4Network:
