@@ -34,10 +34,10 @@ def load_settings(config: str = "l4", overrides: str | None = None) -> Settings:
     path = _config_path(config)
     raw = _read_yaml(path)
     written: dict[tuple[str, ...], str] = {}
-    for key, value in _parse_overrides(overrides or ""):
+    for key, text, value in _parse_overrides(overrides or ""):
         keys = tuple(key.split("."))
         _assign(raw, keys, value, key)
-        written[keys] = f"set={key}={_show(value)}"
+        written[keys] = f"set={key}={text}"
     try:
         return Settings.model_validate(raw)
     except ValidationError as error:
@@ -70,17 +70,18 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return raw
 
 
-def _parse_overrides(text: str) -> list[tuple[str, Any]]:
-    pairs = []
+def _parse_overrides(text: str) -> list[tuple[str, str, Any]]:
+    """Path, value as written and value as YAML reads it, for each override."""
+    triples = []
     for part in _split_commas(text):
         key, equals, value = part.partition("=")
         if not equals or not key.strip():
             raise SettingsError(f"set={part}: must be path=value, for example set=training.steps=50")
         try:
-            pairs.append((key.strip(), yaml.safe_load(value)))
+            triples.append((key.strip(), value.strip(), yaml.safe_load(value)))
         except yaml.YAMLError:
             raise SettingsError(f"set={part}: the value is not YAML; put it in quotes") from None
-    return pairs
+    return triples
 
 
 def _split_commas(text: str) -> list[str]:
@@ -117,18 +118,60 @@ def _assign(raw: dict[str, Any], keys: tuple[str, ...], value: Any, key: str) ->
 def _explain(error: Mapping[str, Any], path: Path, written: Mapping[tuple[str, ...], str]) -> str:
     # pydantic puts the discriminator's value into the path of a union: ('gpu', 'capacity', 'reservation', 'id')
     loc = tuple(str(part) for part in error["loc"] if part not in ("on-demand", "reservation"))
-    where = next((f"{text}: " for keys, text in written.items() if loc[: len(keys)] == keys and keys), "")
-    where = where or f"{path}: "
+    where, given = _origin(loc, written) or f"{path}: ", error.get("input")
     name = ".".join(loc)
     if error["type"] == "extra_forbidden":
         return f"{where}unknown setting {name}; {_nearest(loc)}"
     if error["type"] == "missing":
-        return f"{where}{name} is missing"
-    message = str(error["msg"]).removeprefix("Value error, ")
-    message = message[:1].lower() + message[1:] if message.startswith("Input should") else message
-    given = error.get("input")
-    shown = "" if isinstance(given, (dict, BaseModel)) else f" = {_show(given)}"
-    return f"{where}{name}{shown}: {message}" if name else f"{where}{message}"
+        return f"{where}{name} is missing; {_describe(loc)}"
+    message = _plain(error)
+    if not name:
+        return where + message
+    return where + (f"{name}: " if isinstance(given, (dict, BaseModel)) else f"{name} = {_show(given)}: ") + message
+
+
+def _origin(loc: tuple[str, ...], written: Mapping[tuple[str, ...], str]) -> str:
+    """The override that set this place, or something inside of it."""
+    for keys, text in written.items():
+        if loc[: len(keys)] == keys or keys[: len(loc)] == loc:
+            return f"{text}: "
+    return ""
+
+
+_PLAIN = {
+    "greater_than_equal": "must be {ge} or more",
+    "greater_than": "must be more than {gt}",
+    "less_than_equal": "must be {le} or less",
+    "less_than": "must be less than {lt}",
+    "literal_error": "must be {expected}",
+    "union_tag_invalid": "kind must be one of {expected_tags}",
+    "int_parsing": "must be a whole number",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_parsing": "must be a number",
+    "float_type": "must be a number",
+    "bool_parsing": "must be true or false",
+    "bool_type": "must be true or false",
+    "string_type": "must be text; put it in quotes",
+    "list_type": "must be a list, for example [a, b]",
+    "model_type": "must be a group of settings, not one value",
+    "finite_number": "must be a finite number",
+    "string_pattern_mismatch": "must match {pattern}",
+}
+
+
+def _plain(error: Mapping[str, Any]) -> str:
+    """pydantic's message in the words of a person who writes YAML."""
+    if error["type"] in _PLAIN:
+        return _PLAIN[error["type"]].format(**error.get("ctx", {}))
+    return str(error["msg"]).removeprefix("Value error, ")
+
+
+def _describe(loc: tuple[str, ...]) -> str:
+    for model in _models_at(loc[:-1]):
+        if field := model.model_fields.get(loc[-1]):
+            return f"it is: {' '.join((field.description or '').split())}"
+    return "add it"
 
 
 def _nearest(loc: tuple[str, ...]) -> str:
@@ -140,19 +183,24 @@ def _nearest(loc: tuple[str, ...]) -> str:
 
 
 def _fields_at(loc: tuple[str, ...]) -> list[str]:
-    """Names of the settings below a path; for a union, of all its members."""
+    return list(dict.fromkeys(name for model in _models_at(loc) for name in model.model_fields))
+
+
+def _models_at(loc: tuple[str, ...]) -> list[type[BaseModel]]:
+    """The group of settings at a path; for a union, all its members."""
     models: list[type[BaseModel]] = [Settings]
     for part in loc:
         models = [m for model in models if part in model.model_fields
-                  for m in _models_in(model.model_fields[part].annotation)]
-    return list(dict.fromkeys(name for model in models for name in model.model_fields))
+                  for m in models_in(model.model_fields[part].annotation)]
+    return models
 
 
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
+def models_in(annotation: Any) -> list[type[BaseModel]]:
+    """The groups of settings that a field's annotation allows."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     if typing.get_origin(annotation) in (typing.Union, types.UnionType, typing.Annotated):
-        return [m for arg in typing.get_args(annotation) for m in _models_in(arg)]
+        return [m for arg in typing.get_args(annotation) for m in models_in(arg)]
     return []
 
 

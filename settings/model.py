@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from difflib import get_close_matches
 from typing import Annotated, Literal
 
 from eagleray import catalog
@@ -29,7 +30,7 @@ class NetworkSettings(_Strict):
     """A second zone with subnets: the EKS control plane needs two."""
     cidr: str = "10.0.0.0/16"
     """Address range of the VPC, /16 to /22."""
-    flow_log_days: int = Field(30, ge=1)
+    flow_log_days: int = Field(default=30, ge=1)
     """Days that VPC flow logs are kept."""
 
     @field_validator("cidr")
@@ -54,16 +55,24 @@ class ClusterSettings(_Strict):
     """Address ranges that may reach the cluster's API from the internet; none: only from inside the VPC."""
     admin_role_arns: list[str] = []
     """IAM roles that get cluster-admin besides the one that deploys."""
-    log_days: int = Field(30, ge=1)
+    log_days: int = Field(default=30, ge=1)
     """Days that control-plane logs are kept."""
+
+    @field_validator("kubectl_layer", mode="before")
+    @classmethod
+    def _carried(cls, value: object) -> object:
+        if value != "v36":
+            raise ValueError("the app carries the kubectl layer v36 only, for cluster version \"1.36\"; "
+                             "leave kubectl_layer out")
+        return value
 
     @field_validator("version", mode="before")
     @classmethod
     def _creatable(cls, value: object) -> object:
         versions = catalog.eks_versions()
         good = [v for v, facts in versions.items() if facts["support"] == "standard"]
-        if isinstance(value, (int, float)):
-            raise ValueError(f'write the version in quotes: "{value}" (YAML reads {value} as a number)')
+        if isinstance(value, float):  # 1.36 without quotes; 1.30 would lose its zero and be unknown
+            value = str(value)
         if value not in versions:
             raise ValueError(f"{value} is not a version EKS is known to offer; use {' or '.join(good)}")
         facts = versions[str(value)]
@@ -91,8 +100,8 @@ class ClusterSettings(_Strict):
     @model_validator(mode="after")
     def _layer_matches(self) -> ClusterSettings:
         if self.kubectl_layer != "v" + self.version.split(".")[1]:
-            raise ValueError(f"kubectl_layer {self.kubectl_layer} does not match version {self.version}; "
-                             f"the app carries kubectl v36, so use version: \"1.36\"")
+            raise ValueError(f"version {self.version} does not match the kubectl layer {self.kubectl_layer} "
+                             "that the app carries; use version: \"1.36\"")
         return self
 
 
@@ -101,9 +110,9 @@ class SystemSettings(_Strict):
 
     instance_type: str = "m7i.xlarge"
     """A type without GPU."""
-    nodes: int = Field(1, ge=1, le=10)
+    nodes: int = Field(default=1, ge=1, le=10)
     """Nodes."""
-    volume_gib: int = Field(100, ge=50, le=16384)
+    volume_gib: int = Field(default=100, ge=50, le=16384)
     """Root volume in GiB; the training image alone unpacks to more than 20."""
 
     @field_validator("instance_type")
@@ -137,15 +146,15 @@ class GpuSettings(_Strict):
 
     instance_type: str = "g6.12xlarge"
     """A type with GPUs and EFA."""
-    nodes: int = Field(2, ge=1, le=1000)
+    nodes: int = Field(default=2, ge=1, le=1000)
     """Nodes."""
-    volume_gib: int = Field(200, ge=100, le=16384)
+    volume_gib: int = Field(default=200, ge=100, le=16384)
     """Root volume in GiB."""
     capacity: Annotated[OnDemand | Reservation, Field(discriminator="kind")] = OnDemand()
     """How the instances are obtained."""
-    worker_cpu: int | None = Field(None, ge=1)
+    worker_cpu: int | None = Field(default=None, ge=1)
     """CPUs of a worker pod; by default 85 % of what the node can give."""
-    worker_memory_gib: int | None = Field(None, ge=1)
+    worker_memory_gib: int | None = Field(default=None, ge=1)
     """Memory of a worker pod in GiB; by default 92 % of what the node can give."""
 
     @field_validator("instance_type")
@@ -193,11 +202,11 @@ class RaySettings(_Strict):
     """Image of head, workers and submitter."""
     version: str = "2.58.0"
     """Ray version inside the image."""
-    namespace: str = Field("ray", pattern=r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$")
+    namespace: str = Field(default="ray", pattern=r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$")
     """Kubernetes namespace of the Ray cluster and its jobs."""
-    start_minutes: int = Field(40, ge=5, le=600)
+    start_minutes: int = Field(default=40, ge=5, le=600)
     """Minutes a job may wait for nodes, image and workers before it fails."""
-    run_hours: int = Field(24, ge=1, le=720)
+    run_hours: int = Field(default=24, ge=1, le=720)
     """Hours after which a job is stopped, whatever it does."""
 
     @field_validator("namespace")
@@ -211,9 +220,9 @@ class RaySettings(_Strict):
 class Settings(_Strict):
     """All choices of the user."""
 
-    name: str = Field("eagleray", pattern=r"^[a-z][a-z0-9-]{0,21}[a-z0-9]$")
+    name: str = Field(default="eagleray", pattern=r"^[a-z][a-z0-9-]{0,21}[a-z0-9]$")
     """Prefix of the stacks and name of the cluster."""
-    account: str | None = Field(None, pattern=r"^\d{12}$")
+    account: str | None = Field(default=None, pattern=r"^\d{12}$")
     """AWS account id to pin the deployment to; none: the account of the current credentials."""
     region: str = "us-east-2"
     """AWS region."""
@@ -234,8 +243,6 @@ class Settings(_Strict):
     @classmethod
     def _has_eks(cls, value: str) -> str:
         if value not in catalog.regions():
-            from difflib import get_close_matches
-
             near = get_close_matches(value, catalog.regions(), n=1) or ["us-east-2"]
             raise ValueError(f"{value} is not a region with EKS; did you mean {near[0]}?")
         return value

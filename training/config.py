@@ -64,19 +64,19 @@ class DataConfig(_Strict):
 class OptimizerConfig(_Strict):
     """AdamW with linear warm-up and cosine decay, on fp32 master weights."""
 
-    learning_rate: float = Field(2e-5, gt=0, le=1)
+    learning_rate: float = Field(default=2e-5, gt=0, le=1)
     """Peak learning rate."""
-    warmup_steps: int = Field(10, ge=0)
+    warmup_steps: int = Field(default=10, ge=0)
     """Optimizer steps of linear warm-up from zero."""
-    final_fraction: float = Field(0.1, ge=0, le=1)
+    final_fraction: float = Field(default=0.1, ge=0, le=1)
     """Learning rate at the last step, as a fraction of the peak."""
-    weight_decay: float = Field(0.1, ge=0)
+    weight_decay: float = Field(default=0.1, ge=0)
     """Decoupled weight decay; not applied to norms and biases."""
-    beta1: float = Field(0.9, ge=0, lt=1)
+    beta1: float = Field(default=0.9, ge=0, lt=1)
     """Decay of the first moment."""
-    beta2: float = Field(0.95, ge=0, lt=1)
+    beta2: float = Field(default=0.95, ge=0, lt=1)
     """Decay of the second moment."""
-    clip_norm: float = Field(1.0, gt=0)
+    clip_norm: float = Field(default=1.0, gt=0)
     """Gradients are scaled down to this global norm."""
 
 
@@ -98,9 +98,9 @@ class ParallelConfig(_Strict):
 class CheckpointConfig(_Strict):
     """When to save, and how much to keep."""
 
-    every_steps: int = Field(100, ge=0)
+    every_steps: int = Field(default=100, ge=0)
     """Save after this many optimizer steps, and at the end; 0 saves only at the end."""
-    keep: int = Field(2, ge=1)
+    keep: int = Field(default=2, ge=1)
     """Newest checkpoints to keep."""
 
 
@@ -117,17 +117,17 @@ class TrainConfig(_Strict):
     """The parallelism."""
     checkpoint: CheckpointConfig = CheckpointConfig()
     """The checkpoints."""
-    steps: int = Field(200, ge=1)
+    steps: int = Field(default=200, ge=1)
     """Optimizer steps."""
-    sequence_length: int = Field(2048, ge=8)
+    sequence_length: int = Field(default=2048, ge=8)
     """Tokens in one sequence."""
-    micro_batch: int = Field(2, ge=1)
+    micro_batch: int = Field(default=2, ge=1)
     """Sequences a GPU processes at once."""
-    accumulation: int = Field(1, ge=1)
+    accumulation: int = Field(default=1, ge=1)
     """Micro-batches a GPU processes between two optimizer steps."""
-    seed: int = Field(1, ge=0, lt=2**32)
+    seed: int = Field(default=1, ge=0, lt=2**32)
     """Seed of weights, data order and random tokens."""
-    max_failures: int = Field(3, ge=0)
+    max_failures: int = Field(default=3, ge=0)
     """Worker failures that the run recovers from before it gives up."""
 
 

@@ -49,12 +49,12 @@ def linear_cross_entropy(
         raise ValueError(f"chunk_tokens is {chunk_tokens}; use 1 or more")
     if labels.device.type == "cpu" and labels.numel() and int(labels.max()) >= weight.shape[0]:
         raise ValueError(f"label {int(labels.max())} is outside of the vocabulary of {weight.shape[0]}")
-    return _LinearCrossEntropy.apply(hidden, weight, labels, bias, softcap, chunk_tokens)  # type: ignore[no-any-return]
+    return _LinearCrossEntropy.apply(hidden, weight, labels, bias, softcap, chunk_tokens)
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, hidden, weight, labels, bias, softcap, chunk_tokens):  # noqa: ANN001
+    def forward(ctx, hidden, weight, labels, bias, softcap, chunk_tokens):
         grad = ctx.needs_input_grad
         d_hidden = torch.empty_like(hidden) if grad[0] else None
         d_weight = torch.zeros_like(weight, dtype=torch.float32) if grad[1] else None
@@ -80,8 +80,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx, grad_output):  # noqa: ANN001
-        d_hidden, d_weight, d_bias = (None if g is None else g * grad_output.to(g.dtype) for g in ctx.saved_tensors)
+    def backward(ctx, grad_output):  # pyright: ignore[reportIncompatibleMethodOverride]
+        saved = ctx.saved_tensors
+        d_hidden, d_weight, d_bias = (None if g is None else g * grad_output.to(g.dtype) for g in saved)
         return d_hidden, d_weight, None, d_bias, None, None
 
 

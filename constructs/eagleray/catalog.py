@@ -59,7 +59,7 @@ def instance_type(name: str) -> InstanceType:
     types = instance_types()
     if name not in types:
         near = get_close_matches(name, types, n=3, cutoff=0.4) or sorted(types)[:3]
-        raise UnknownInstanceType(f"unknown instance type {name!r}; the catalog has {', '.join(near)}")
+        raise UnknownInstanceType(f"{name} is not in the instance catalog; near to it: {', '.join(near)}")
     return types[name]
 
 
