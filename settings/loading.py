@@ -145,6 +145,7 @@ _PLAIN = {
     "less_than": "must be less than {lt}",
     "literal_error": "must be {expected}",
     "union_tag_invalid": "kind must be one of {expected_tags}",
+    "union_tag_not_found": "kind is missing; for example kind: on-demand",
     "int_parsing": "must be a whole number",
     "int_type": "must be a whole number",
     "int_from_float": "must be a whole number",

@@ -71,11 +71,11 @@ class ClusterSettings(_Strict):
     def _creatable(cls, value: object) -> object:
         versions = catalog.eks_versions()
         good = [v for v, facts in versions.items() if facts["support"] == "standard"]
-        if isinstance(value, float):  # 1.36 without quotes; 1.30 would lose its zero and be unknown
-            value = str(value)
+        value = str(value)  # 1.36 without quotes is a number; 1.30 would lose its zero and be unknown
         if value not in versions:
-            raise ValueError(f"{value} is not a version EKS is known to offer; use {' or '.join(good)}")
-        facts = versions[str(value)]
+            quoted = "; YAML reads 1.30 as 1.3, so put it in quotes" if value == "1.3" else ""
+            raise ValueError(f"{value} is not a version EKS is known to offer; use {' or '.join(good)}{quoted}")
+        facts = versions[value]
         if facts["support"] == "ended":
             raise ValueError(f"EKS no longer creates {value} (ended {facts['until']}); use {' or '.join(good)}")
         return value

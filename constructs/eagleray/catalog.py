@@ -12,7 +12,7 @@ from typing import Any
 _HERE = Path(__file__).parent
 
 
-class UnknownInstanceType(ValueError):
+class UnknownInstanceTypeError(ValueError):
     """The catalog has no such instance type; the message names the nearest ones."""
 
 
@@ -54,12 +54,12 @@ def instance_type(name: str) -> InstanceType:
     """The catalog's entry for `name`.
 
     Raises:
-        UnknownInstanceType: with up to three nearest names.
+        UnknownInstanceTypeError: with up to three nearest names.
     """
     types = instance_types()
     if name not in types:
         near = get_close_matches(name, types, n=3, cutoff=0.4) or sorted(types)[:3]
-        raise UnknownInstanceType(f"{name} is not in the instance catalog; near to it: {', '.join(near)}")
+        raise UnknownInstanceTypeError(f"{name} is not in the instance catalog; near to it: {', '.join(near)}")
     return types[name]
 
 
@@ -70,7 +70,7 @@ def efa_gpu_types() -> list[str]:
 
 @cache
 def eks_versions() -> dict[str, dict[str, str | None]]:
-    """EKS versions by name: `support` is standard, extended or ended, `until` the date that ends (None: not announced)."""
+    """EKS versions by name: `support` (standard, extended, ended) and `until`, when that ends or ended."""
     return _load("eks_versions.json")["versions"]
 
 

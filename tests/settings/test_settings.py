@@ -1,0 +1,196 @@
+"""A settings file is either good or refused with a line that says which setting, what is wrong, what works."""
+
+import json
+
+import pytest
+import yaml
+from eagleray import catalog
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from settings import Settings, SettingsError, load_settings
+from settings.loading import CONFIG_DIR
+from training.config import TrainJob
+
+CONFIGS = sorted(path.stem for path in CONFIG_DIR.glob("*.yaml"))
+
+
+def refusal(overrides=None, config="l4"):
+    with pytest.raises(SettingsError) as error:
+        load_settings(config, overrides)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_every_config_that_we_ship_is_good(config):
+    assert isinstance(load_settings(config), Settings)
+
+
+def test_the_default_is_the_shape_of_the_aws_sample():
+    s = load_settings()
+    assert (s.system.instance_type, s.system.nodes) == ("m7i.xlarge", 1)
+    assert (s.gpu.instance_type, s.gpu.nodes, s.gpu.instance.gpus, s.gpu.instance.efa) == ("g6.12xlarge", 2, 4, 1)
+    assert (s.gpu.cpu, s.gpu.memory_gib, s.gpu.volume_gib) == (40, 160, 200)
+    assert s.train_job("s3://b/runs").placement.world_size == 8
+    assert s.training.model.name == "Qwen/Qwen2.5-1.5B"
+    assert s.training.data.kind == "random"
+    assert s.cluster.version == "1.36"
+    assert s.cluster.api_cidrs == []
+
+
+def test_h100_has_32_efa_interfaces_and_16_workers():
+    s = load_settings("h100")
+    assert (s.gpu.instance_type, s.gpu.instance.efa) == ("p5.48xlarge", 32)
+    assert s.train_job("s3://b/runs").placement.world_size == 16
+
+
+@pytest.mark.parametrize(
+    ("overrides", "parts"),
+    [
+        ("gpu.nodes=0", ["set=gpu.nodes=0", "gpu.nodes = 0", "1 or more"]),
+        ("gpu.nodes=two", ["gpu.nodes = two", "whole number"]),
+        ("gpu.nodez=3", ["unknown setting gpu.nodez", "did you mean gpu.nodes?"]),
+        ("training.optimizer.lerning_rate=1", ["did you mean training.optimizer.learning_rate?"]),
+        ("zzz=1", ["unknown setting zzz", "settings here: name, account, region"]),
+        ("gpu.instance_type=g6.xlarge", ["g6.xlarge has no EFA", "g6.12xlarge"]),
+        ("gpu.instance_type=m7i.xlarge", ["m7i.xlarge has no GPU", "use for example"]),
+        ("gpu.instance_type=g6.12xlrge", ["not in the instance catalog", "g6.12xlarge"]),
+        ("system.instance_type=g6.12xlarge", ["g6.12xlarge has GPUs", "m7i.xlarge"]),
+        ("network.zone=us-east-1a", ["set=network.zone=us-east-1a", "not a zone of region us-east-2"]),
+        ("network.zone=use2-az1", ["not a zone of region us-east-2"]),
+        ("network.second_zone=us-east-2a", ["same as network.zone", "us-east-2b"]),
+        ("region=us-east-9", ["not a region with EKS", "did you mean us-east-"]),
+        ("network.cidr=10.0.0.0/28", ["/28", "/16 to /22"]),
+        ("network.cidr=8.8.0.0/16", ["not a private range"]),
+        ("network.cidr=ten", ["not an address range"]),
+        ("cluster.version='1.30'", ["EKS no longer creates 1.30", "1.36"]),
+        ("cluster.version=1.30", ["put it in quotes"]),
+        ("cluster.version='1.99'", ["1.99 is not a version", "1.36"]),
+        ("cluster.version='1.35'", ["does not match the kubectl layer v36", '"1.36"']),
+        ("cluster.kubectl_layer=v30", ["kubectl layer v36 only", "1.36"]),
+        ("cluster.api_cidrs=[0.0.0.0/0]", ["opens the cluster's API to the world", "/32"]),
+        ("cluster.api_cidrs=[1.2.3]", ["not an address range"]),
+        ("cluster.admin_role_arns=[me]", ["not a role ARN", "arn:aws:iam::"]),
+        ("gpu.worker_cpu=48", ["worker_cpu 48 does not fit g6.12xlarge", "use 47 or less"]),
+        ("gpu.worker_memory_gib=192", ["does not fit g6.12xlarge", "use 173 or less"]),
+        ("gpu.capacity.kind=spotty", ["kind must be one of", "'on-demand'"]),
+        ("gpu.capacity.kind=reservation", ["gpu.capacity.id is missing"]),
+        ("gpu.capacity.kind=reservation,gpu.capacity.id=abc", ["gpu.capacity.id = abc", "^cr-"]),
+        ("gpu.capacity.id=cr-12345678", ["gpu.capacity: kind is missing"]),
+        ("gpu.capacity={kind: on-demand, id: cr-12345678}", ["unknown setting gpu.capacity.id"]),
+        ("ray.namespace=kube-system", ["belongs to Kubernetes", "ray"]),
+        ("name=Eagle_Ray", ["name = Eagle_Ray", "must match"]),
+        ("training=5", ["training = 5", "group of settings"]),
+        ("gpu.nodes.x=5", ["set=gpu.nodes.x", "not a group of settings"]),
+        ("training.data.kind=text", ["kind text needs a path"]),
+        ("training.data.path=/x", ["set kind to text"]),
+        ("training.model.architecture={model_type: qwen2}", ["set weights to random"]),
+        ("training.optimizer.learning_rate=.inf", ["learning_rate"]),
+        ("nonsense", ["set=nonsense", "path=value"]),
+        ("gpu.nodes=[", ["not YAML"]),
+    ],
+)
+def test_a_wrong_value_is_refused_in_the_words_of_its_author(overrides, parts):
+    message = refusal(overrides)
+    assert "\n" not in message, message
+    for part in parts:
+        assert part in message
+
+
+def test_every_wrong_value_is_named_at_once():
+    lines = refusal("gpu.nodes=0,gpu.volume_gib=1").splitlines()
+    assert [line.split(":")[0] for line in lines] == ["set=gpu.nodes=0", "set=gpu.volume_gib=1"]
+
+
+def test_an_error_in_a_file_names_the_file(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("gpu:\n  nodes: 0\n")
+    assert refusal(config=str(path)).startswith(f"{path}: gpu.nodes = 0: ")
+
+
+@pytest.mark.parametrize(
+    "text", ["gpu: [", "- a\n- b", "\tgpu: 1", "just words", "!!python/object/apply:os.system [ls]"]
+)
+def test_a_file_that_is_not_settings_is_refused(tmp_path, text):
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    assert refusal(config=str(path)).startswith(str(path))
+
+
+def test_an_empty_file_means_all_defaults(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("")
+    assert load_settings(str(path)) == Settings()
+
+
+@pytest.mark.parametrize("config", ["l5", "missing.yaml", "../l4", ""])
+def test_a_config_that_does_not_exist_says_which_do(config):
+    message = refusal(config=config)
+    assert f"config={config}" in message
+
+
+def test_overrides_take_lists_and_mappings_and_leave_the_rest_alone():
+    s = load_settings("l4", "cluster.api_cidrs=[1.2.3.4/32, 5.6.7.8/32], training.steps=50,ray.run_hours=2")
+    assert s.cluster.api_cidrs == ["1.2.3.4/32", "5.6.7.8/32"]
+    assert (s.training.steps, s.ray.run_hours) == (50, 2)
+    assert s.training.sequence_length == load_settings("l4").training.sequence_length
+
+
+def test_the_last_override_wins():
+    assert load_settings("l4", "gpu.nodes=3,gpu.nodes=4").gpu.nodes == 4
+
+
+def test_a_reservation_keeps_its_placement_group():
+    asked = {"kind": "reservation", "id": "cr-0123456789abcdef0", "placement_group": "pg"}
+    s = load_settings("l4", f"gpu.capacity={json.dumps(asked)}")
+    assert s.gpu.capacity.model_dump() == asked
+
+
+def test_the_same_training_has_the_same_name_wherever_it_runs():
+    l4 = load_settings("l4").train_job("s3://a/runs")
+    assert l4.name == load_settings("l4", "gpu.nodes=4").train_job("s3://b/runs").name
+    assert l4.name != load_settings("l4", "training.seed=2").train_job("s3://a/runs").name
+
+
+def test_a_train_job_survives_its_own_json():
+    job = load_settings("h100").train_job("s3://b/runs")
+    assert TrainJob.model_validate_json(job.model_dump_json()) == job
+
+
+@pytest.mark.parametrize("name", catalog.efa_gpu_types())
+def test_the_worker_pod_fits_every_type_that_may_be_chosen(name):
+    s = load_settings("l4", f"gpu.instance_type={name}")
+    node = catalog.instance_type(name)
+    assert s.gpu.cpu * 1000 < node.alloc_cpu_m
+    assert s.gpu.memory_gib * 1024 < node.alloc_mem_mib
+    # More than half of the node, so that two never share one EFA device.
+    assert s.gpu.cpu * 2000 > node.alloc_cpu_m
+
+
+def leaves(value, path=()):
+    if isinstance(value, dict):
+        return [leaf for key, below in value.items() for leaf in leaves(below, (*path, key))]
+    return [path]
+
+
+LEAVES = leaves(json.loads(Settings().model_dump_json()))
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=12), st.lists(st.integers(), max_size=2)
+)
+
+
+@hypothesis_settings(deadline=None, max_examples=150)
+@given(leaf=st.sampled_from(LEAVES), value=VALUES)
+def test_any_value_in_any_place_is_taken_or_refused_but_never_a_crash(tmp_path_factory, leaf, value):
+    nested = value
+    for key in reversed(leaf):
+        nested = {key: nested}
+    path = tmp_path_factory.mktemp("fuzz") / "s.yaml"
+    path.write_text(yaml.safe_dump(nested))
+    refused = ""
+    try:
+        load_settings(str(path))
+    except SettingsError as error:
+        refused = str(error)
+    assert not refused or leaf[0] in refused
