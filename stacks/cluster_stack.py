@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aws_cdk import Stack
+from aws_cdk import CfnOutput, Stack
 from aws_cdk.lambda_layer_kubectl_v36 import KubectlV36Layer
 from eagleray.capacity import Capacity
 from eagleray.cluster import TrainingCluster
@@ -54,6 +54,8 @@ class ClusterStack(Stack):
             volume_gib=settings.gpu.volume_gib,
             capacity=_capacity(settings, network),
         ).nodegroup
+        CfnOutput(self, "Kubeconfig", description="Run this to let kubectl reach the cluster",
+                  value=f"aws eks update-kubeconfig --name {settings.name} --region {settings.region}")
 
 
 def _capacity(settings: Settings, network: NetworkStack) -> Capacity:

@@ -18,7 +18,10 @@ class UnknownInstanceTypeError(ValueError):
 
 @dataclass(frozen=True)
 class InstanceType:
-    """One EC2 instance type. Memory in MiB, network in Mbit/s, allocatable CPU in millicores."""
+    """One EC2 instance type. Memory in MiB, network in Mbit/s, allocatable CPU in millicores.
+
+    `efa` counts the network cards with EFA: `first_efa_card` and those after it.
+    """
 
     type: str
     gpu: str | None
@@ -32,6 +35,7 @@ class InstanceType:
     alloc_cpu_m: int
     alloc_mem_mib: int
     quota: str
+    first_efa_card: int = 0
 
     @property
     def family(self) -> str:
@@ -46,8 +50,9 @@ def _load(name: str) -> dict[str, Any]:
 @cache
 def instance_types() -> dict[str, InstanceType]:
     """Every instance type of the catalog, by name."""
-    rows = _load("instances.json")["rows"]
-    return {row[0]: InstanceType(*row) for row in rows}
+    data = _load("instances.json")
+    return {row[0]: InstanceType(*row, first_efa_card=data["first_efa_card"].get(row[0], 0))
+            for row in data["rows"]}
 
 
 def instance_type(name: str) -> InstanceType:

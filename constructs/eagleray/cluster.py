@@ -40,6 +40,10 @@ class TrainingCluster(Construct):
         log_group = logs.LogGroup(
             self, "ControlPlaneLogs", log_group_name=f"/aws/eks/{name}/cluster",
             retention=keep_days(log_days), removal_policy=RemovalPolicy.DESTROY)
+        # In a group of its own, not in EKS's: the interfaces of a Lambda live on for minutes after it, and EKS
+        # leaves its group, and with it the VPC, undeletable if one is still there.
+        kubectl_group = ec2.SecurityGroup(self, "KubectlSecurityGroup", vpc=network.vpc,
+                                          description="The Lambda that runs kubectl and helm")
         self.cluster = eks.Cluster(
             self, "Cluster",
             cluster_name=name,
@@ -48,7 +52,8 @@ class TrainingCluster(Construct):
             vpc_subnets=[ec2.SubnetSelection(subnets=network.control_plane_subnets)],
             endpoint_access=_endpoint(api_cidrs),
             cluster_logging=list(eks.ClusterLoggingTypes),
-            kubectl_provider_options=eks.KubectlProviderOptions(kubectl_layer=kubectl_layer),
+            kubectl_provider_options=eks.KubectlProviderOptions(
+                kubectl_layer=kubectl_layer, security_groups=[kubectl_group]),
             # No nodes and no add-ons of the CDK's or EKS's own choice: both are declared, below and by the
             # nodegroups, so that they are there once and go in the right order.
             default_capacity_type=eks.DefaultCapacityType.NODEGROUP,
@@ -56,6 +61,7 @@ class TrainingCluster(Construct):
             bootstrap_self_managed_addons=False,
         )
         self.cluster.node.add_dependency(log_group)
+        self.cluster.connections.allow_default_port_from(kubectl_group, "kubectl and helm")
         for number, arn in enumerate(admin_role_arns):
             self.cluster.grant_cluster_admin(f"Admin{number}", arn)
         self.before_nodes = self._node_addons()

@@ -12,7 +12,13 @@ from constructs import Construct
 from eagleray.capacity import Capacity
 from eagleray.catalog import instance_type as catalog_entry
 from eagleray.cluster import TrainingCluster
-from eagleray.launch_template import efa_interfaces, fast_image_pull, node_only_metadata, root_volume
+from eagleray.launch_template import (
+    efa_interfaces,
+    fast_image_pull,
+    fast_root_volume,
+    node_only_metadata,
+    root_volume,
+)
 
 
 class SystemNodegroup(Construct):
@@ -32,7 +38,6 @@ class SystemNodegroup(Construct):
             launch_template_data=ec2.CfnLaunchTemplate.LaunchTemplateDataProperty(
                 block_device_mappings=[root_volume(volume_gib)],
                 metadata_options=node_only_metadata(),
-                user_data=fast_image_pull(),
                 tag_specifications=_names(name),
             ))
         self.nodegroup = eks.Nodegroup(
@@ -73,7 +78,7 @@ class GpuNodegroup(Construct):
                 network_interfaces=efa_interfaces(catalog_entry(instance_type), groups),
                 placement=capacity.placement,
                 capacity_reservation_specification=capacity.reservation_target,
-                block_device_mappings=[root_volume(volume_gib)],
+                block_device_mappings=[fast_root_volume(volume_gib)],
                 metadata_options=node_only_metadata(),
                 user_data=fast_image_pull(),
                 tag_specifications=_names(name),
@@ -89,9 +94,13 @@ class GpuNodegroup(Construct):
             taints=[eks.TaintSpec(key="nvidia.com/gpu", value="true", effect=eks.TaintEffect.NO_SCHEDULE)],
             enable_node_auto_repair=True,
         )
-        # Past the construct, which takes p5 and other newer types for machines without GPU.
         resource = cast(eks.CfnNodegroup, self.nodegroup.node.default_child)
+        # Past the construct, which takes p5 and other newer types for machines without GPU.
         resource.instance_types = [instance_type]
+        # Old nodes go before new ones come: an update must not need more GPUs than the quota or the
+        # reservation has.
+        resource.update_config = eks.CfnNodegroup.UpdateConfigProperty(
+            max_unavailable=1, update_strategy="MINIMAL")
         self.nodegroup.node.add_dependency(*control_plane.before_nodes)
 
 
