@@ -9,10 +9,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+
+# The CDK itself is imported only by the tests that ask for it: it starts a Node process.
+if TYPE_CHECKING:
+    import aws_cdk as cdk
+    from aws_cdk.assertions import Template
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def _use_bundled_node() -> None:
@@ -24,18 +31,10 @@ def _use_bundled_node() -> None:
 
 _use_bundled_node()
 
-import aws_cdk as cdk  # noqa: E402
-from aws_cdk.assertions import Template  # noqa: E402
-
-import app as eagleray_app  # noqa: E402
-from settings import load_settings  # noqa: E402
-
-ROOT = Path(__file__).resolve().parent.parent
-
 
 @dataclass(frozen=True)
 class Synth:
-    """One synthesized app: templates and stacks by construct id, manifests as the files under `outdir`."""
+    """One synthesized app: templates and stacks by construct id, manifests as in the files under `outdir`."""
 
     templates: dict[str, Template]
     stacks: dict[str, cdk.Stack]
@@ -46,24 +45,33 @@ class Synth:
         """Resources of one CloudFormation type in a stack, by logical id."""
         return {name: dict(found) for name, found in self.templates[stack].find_resources(kind).items()}
 
-    def only(self, stack: str, kind: str) -> dict[str, Any]:
-        """The properties of the one resource of its type in a stack."""
-        found = self.resources(stack, kind)
-        assert len(found) == 1, f"{stack} has {len(found)} {kind}: {list(found)}"
-        return next(iter(found.values()))["Properties"]
+    def only(self, stack: str, kind: str, **properties: Any) -> dict[str, Any]:
+        """The properties of the one resource of that type in a stack that has these properties."""
+        found = [r["Properties"] for r in self.resources(stack, kind).values()
+                 if properties.items() <= r["Properties"].items()]
+        assert len(found) == 1, f"{stack} has {len(found)} {kind} with {properties}"
+        return found[0]
 
 
 def _context() -> dict[str, Any]:
     """What the CDK command line would hand over: a bare App reads neither file."""
-    return {**json.loads((ROOT / "cdk.context.json").read_text()),
-            **json.loads((ROOT / "cdk.json").read_text())["context"],
-            # Asset contents are hashed and copied on every synth otherwise; no test here reads them.
-            "aws:cdk:disable-asset-staging": True}
+    return {
+        **json.loads((ROOT / "cdk.context.json").read_text()),
+        **json.loads((ROOT / "cdk.json").read_text())["context"],
+        # The contents of assets are hashed and copied on every synth otherwise; they are not looked at here.
+        "aws:cdk:disable-asset-staging": True,
+    }
 
 
 def _synthesize(outdir: Path, config: str, overrides: str) -> Synth:
+    import aws_cdk as cdk
+    from aws_cdk.assertions import Template
+
+    from app import build
+    from settings import load_settings
+
     app = cdk.App(context=_context(), outdir=str(outdir))
-    stacks = eagleray_app.build(app, load_settings(config, overrides))
+    stacks = build(app, load_settings(config, overrides))
     assembly = app.synth()
     templates = {s.node.id: Template.from_json(assembly.get_stack_artifact(s.artifact_id).template)
                  for s in stacks}
@@ -91,3 +99,20 @@ def synth_l4(synth: Callable[..., Synth]) -> Synth:
 def synth_h100(synth: Callable[..., Synth]) -> Synth:
     """The app for two p5.48xlarge."""
     return synth("h100")
+
+
+@pytest.fixture(scope="session")
+def synth_changed(synth: Callable[..., Synth]) -> Synth:
+    """One app with everything set that changes network and cluster: a reservation, a pinned account, …"""
+    return synth("l4", ",".join([
+        'account="123456789012"',
+        "network.flow_log_days=45",
+        "cluster.log_days=7",
+        "cluster.api_cidrs=[203.0.113.7/32, 198.51.100.0/24]",
+        "cluster.admin_role_arns=[arn:aws:iam::123456789012:role/Admin, arn:aws:iam::123456789012:role/Team]",
+        "system.nodes=2",
+        "gpu.nodes=3",
+        "gpu.instance_type=p5.48xlarge",
+        "gpu.capacity.kind=reservation",
+        "gpu.capacity.id=cr-0123456789abcdef0",
+    ]))
