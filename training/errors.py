@@ -1,0 +1,39 @@
+"""Failures that a retry cannot cure, agreed on by all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch.distributed as dist
+
+Result = TypeVar("Result")
+
+
+class JobError(ValueError):
+    """The job cannot run as it is written; the message is one line that a user can act on."""
+
+
+class AgreedError(JobError):
+    """A JobError that every rank raises at the same point, so that no rank is left waiting in a collective."""
+
+
+def together(action: Callable[[], Result]) -> Result:
+    """`action()` on every rank; where it raises JobError on one rank, all ranks fail with that reason.
+
+    Must be called by all ranks of the default process group.
+
+    Raises:
+        AgreedError: the reason of the lowest rank that failed.
+    """
+    result, failure = None, None
+    try:
+        result = action()
+    except JobError as error:
+        failure = str(error)
+    failures: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(failures, failure)
+    reason = next((text for text in failures if text), None)
+    if reason is not None:
+        raise AgreedError(reason)
+    return result  # pyright: ignore[reportReturnType]

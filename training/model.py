@@ -1,0 +1,243 @@
+"""Any causal language model of transformers, as one module that returns its loss.
+
+The model stays as transformers wrote it; parallelism, recompute and compile are applied from outside
+(parallel.py). Only the head is ours: the lm_head and the loss are computed together in chunks, so that
+the logits of the whole batch never exist.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from training.config import ModelConfig
+from training.errors import JobError
+from training.loss import linear_cross_entropy
+
+
+class CausalLMWithLoss(nn.Module):
+    """A transformers causal LM whose forward pass ends in the loss.
+
+    `self.model` is the untouched transformers model: its state dict has the names that
+    `from_pretrained` reads.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+        self.logit_scale, self.softcap = _logit_shape(model)
+
+    @property
+    def head(self) -> nn.Linear:
+        """The output projection; its weight may be the embedding's."""
+        return self.model.get_output_embeddings()  # pyright: ignore[reportReturnType]
+
+    def forward(self, input_ids: Tensor, labels: Tensor) -> Tensor:
+        """Sum of the token losses.
+
+        Args:
+            input_ids: [batch, sequence] token ids.
+            labels: [batch, sequence], the token that follows each input; -100 does not count.
+
+        Returns:
+            fp32 scalar: the sum, not the mean, so that ranks and micro-batches can be averaged exactly.
+        """
+        hidden = backbone(self.model)(input_ids=input_ids, use_cache=False).last_hidden_state.flatten(0, 1)
+        head = self.head
+        hidden = hidden.to(head.weight.dtype)
+        if self.logit_scale != 1.0:
+            hidden = hidden * self.logit_scale
+        return linear_cross_entropy(
+            hidden, head.weight, labels.flatten(), bias=head.bias, softcap=self.softcap
+        )
+
+
+def read_config(model: ModelConfig) -> PretrainedConfig:
+    """The model's transformers config: inline, from a folder, or from the Hub at the pinned revision.
+
+    Raises:
+        JobError: naming the model and what transformers found wrong.
+    """
+    if model.architecture is not None:
+        return _inline_config(model.architecture)
+    try:
+        return AutoConfig.from_pretrained(model.name, revision=model.revision)
+    except (OSError, ValueError) as error:
+        raise JobError(hub_failure("model.name", model.name, model.revision, error)) from error
+
+
+def empty_model(config: PretrainedConfig) -> CausalLMWithLoss:
+    """The model without memory (meta device), in training mode.
+
+    Raises:
+        JobError: if transformers has no causal LM of that kind, or its head is not one we know.
+    """
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    except ValueError as error:
+        kind = getattr(config, "model_type", "?")
+        raise JobError(f"model type {kind} cannot be built as a causal LM: {first_line(error)}") from error
+    return CausalLMWithLoss(model).train()
+
+
+def backbone(model: PreTrainedModel) -> nn.Module:
+    """The part of a causal LM below its head."""
+    found = getattr(model, model.base_model_prefix, None)
+    if found is None or found is model:
+        raise JobError(f"{type(model).__name__} has no part named {model.base_model_prefix!r} below its head")
+    return found
+
+
+def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
+    """The list of decoder layers: the outermost ModuleList as long as the config has layers.
+
+    Raises:
+        JobError: if the model keeps its layers in another way.
+    """
+    count = getattr(model.config.get_text_config(), "num_hidden_layers", None)
+    for module in backbone(model).modules():
+        if isinstance(module, nn.ModuleList) and len(module) == count:
+            return module
+    raise JobError(f"{type(model).__name__} has no ModuleList of {count} decoder layers to shard")
+
+
+def check_fits(config: PretrainedConfig, sequence_length: int) -> None:
+    """Raises JobError if the sequences are longer than the model's positions."""
+    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if positions and sequence_length > positions:
+        raise JobError(f"sequence_length {sequence_length} is beyond the model's {positions} positions; "
+                       f"use {positions} or less")
+
+
+def uses_dropout(config: PretrainedConfig) -> bool:
+    """Whether any dropout probability of the config is above zero."""
+    return any(isinstance(value, float) and value > 0 and ("dropout" in key or key.endswith("pdrop"))
+               for key, value in config.to_dict().items())
+
+
+def hub_failure(setting: str, name: str, revision: str | None, error: Exception) -> str:
+    """One line for what went wrong when `name` was read from a folder or the Hub."""
+    causes: list[BaseException] = []
+    here: BaseException | None = error
+    while here is not None and here not in causes:
+        causes.append(here)
+        here = here.__cause__ or here.__context__
+    kinds = {type(cause).__name__ for cause in causes}
+    at = f"{setting} {name}" + (f" at {revision}" if revision else "")
+    if "GatedRepoError" in kinds:
+        return f"{at} is gated: accept its licence on the Hub and give the job an HF_TOKEN that may read it"
+    if "RevisionNotFoundError" in kinds:
+        return f"{setting} {name} has no revision {revision} on the Hub"
+    if "RepositoryNotFoundError" in kinds:
+        return f"{at} is neither a folder here nor a repository that the Hub shows to this job"
+    if kinds & {"LocalEntryNotFoundError", "ConnectError", "ConnectionError", "OfflineModeIsEnabled"}:
+        return f"{at} is not on this node and the Hub cannot be reached"
+    return f"{at}: {first_line(error)}"
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its type's name where it has none."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _inline_config(architecture: dict[str, Any]) -> PretrainedConfig:
+    fields = dict(architecture)
+    kind = fields.pop("model_type")
+    if kind not in CONFIG_MAPPING:
+        near = difflib.get_close_matches(str(kind), list(CONFIG_MAPPING), n=1)
+        hint = f"did you mean {near[0]}?" if near else "for example qwen2 or llama"
+        raise JobError(f"model.architecture.model_type {kind} is unknown to transformers; {hint}")
+    config_class = CONFIG_MAPPING[kind]
+    known = {f.name for f in dataclasses.fields(config_class)} | set(config_class.attribute_map)
+    for key in fields:
+        # transformers accepts any key in silence, so a slip of the pen would build another model
+        near = difflib.get_close_matches(key, known, n=1, cutoff=0.9)
+        if key not in known and near:
+            raise JobError(f"model.architecture.{key} is unknown to {kind}; did you mean {near[0]}?")
+    try:
+        return AutoConfig.for_model(kind, **fields)
+    except (TypeError, ValueError) as error:
+        raise JobError(f"model.architecture: {first_line(error)}") from error
+
+
+class _Output:
+    """What a backbone returns, as far as the model's head may look: hidden states, and nothing else."""
+
+    def __init__(self, hidden: Tensor) -> None:
+        self.last_hidden_state = hidden
+
+    def __getitem__(self, index: int) -> Tensor:
+        return (self.last_hidden_state,)[index]
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
+class _FixedHidden(nn.Module):
+    """Stands in for a backbone and returns the same hidden states whatever it is given."""
+
+    def __init__(self, hidden: Tensor) -> None:
+        super().__init__()
+        self.hidden = hidden
+
+    @property
+    def decoder(self) -> nn.Module:
+        """OPT's head asks the backbone's decoder."""
+        return self
+
+    def forward(self, *_: Any, **__: Any) -> _Output:
+        return _Output(self.hidden)
+
+
+def _logit_shape(model: PreTrainedModel) -> tuple[float, float | None]:
+    """How the model turns `head(hidden)` into logits: a factor and a soft cap.
+
+    Found by asking the model itself: its own forward runs once over a small known hidden state and a
+    small known head, so a head that does anything else is refused and never trained wrongly.
+    """
+    name = type(model).__name__
+    head = model.get_output_embeddings()
+    if not isinstance(head, nn.Linear):
+        raise JobError(f"{name} has no linear output head; its loss cannot be computed in chunks")
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(1, 4, head.in_features, generator=generator)
+    stub = nn.Linear(head.in_features, 16, bias=head.bias is not None)
+    with torch.no_grad():
+        for parameter in stub.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+        raw = stub(hidden)
+        logits = _logits_with(model, _FixedHidden(hidden), head, stub)
+    if logits is not None and logits.shape == raw.shape:
+        factor = float((logits * raw).sum() / (raw * raw).sum())
+        if torch.allclose(logits, raw * factor, rtol=1e-4, atol=1e-4):
+            return (1.0 if abs(factor - 1) < 1e-5 else factor), None
+        softcap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
+        if softcap and torch.allclose(logits, softcap * torch.tanh(raw / softcap), rtol=1e-4, atol=1e-4):
+            return 1.0, float(softcap)
+    raise JobError(f"{name} computes its logits in a way this trainer does not know "
+                   "(known: a linear head, with a factor or final_logit_softcapping)")
+
+
+def _logits_with(model: PreTrainedModel, body: nn.Module, head: nn.Module, stub: nn.Module) -> Tensor | None:
+    """The model's logits with its backbone and head exchanged for the length of one call."""
+    own = backbone(model)
+    head_name = next(name for name, module in model.named_modules() if module is head)
+    holder = model.get_submodule(head_name.rpartition(".")[0])
+    attribute = head_name.rpartition(".")[2]
+    try:
+        setattr(model, model.base_model_prefix, body)
+        setattr(holder, attribute, stub)
+        output = model(input_ids=torch.zeros(1, 4, dtype=torch.long))
+        return output.logits.float()
+    except (AttributeError, TypeError, RuntimeError, ValueError):
+        return None
+    finally:
+        setattr(holder, attribute, head)
+        setattr(model, model.base_model_prefix, own)

@@ -1,0 +1,84 @@
+"""Where a rank runs, and run.json: the starts of a run and what it ran on."""
+
+from __future__ import annotations
+
+import platform
+import socket
+from importlib.metadata import version
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from training import checkpoint
+from training.config import Placement, TrainJob
+from training.errors import JobError
+from training.storage import RunFolder
+
+
+def check_device(placement: Placement, local_world: int) -> torch.device:
+    """This rank's device. `local_world`: ranks on this node.
+
+    Raises:
+        JobError: if the rank lacks the GPU that it should have, or its node has another number of ranks.
+    """
+    here = socket.gethostname()
+    if local_world != placement.workers_per_node:
+        raise JobError(f"node {here} has {local_world} ranks where the job wants {placement.workers_per_node} "
+                       f"on each of {placement.nodes} nodes")
+    if placement.device == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise JobError(f"a rank on node {here} has no usable CUDA device, and the job wants one "
+                       "(placement.device cuda)")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def check_same_run(folder: RunFolder, job: TrainJob) -> dict[str, Any]:
+    """What an earlier start of this run noted in run.json; {} for a new run.
+
+    Raises:
+        JobError: if checkpoints of another training lie under this run's name.
+    """
+    previous = folder.read_json("run.json") or {}
+    if previous.get("config_hash", job.config_hash()) == job.config_hash():
+        return previous
+    if checkpoint.newest(folder) is not None:
+        raise JobError(f"{folder.uri} holds checkpoints of a training with other settings "
+                       f"({previous['config_hash']}, this is {job.config_hash()}); use another name or remove it")
+    return {}
+
+
+def note_start(folder: RunFolder, job: TrainJob, previous: dict[str, Any], resumed_at: int,
+               device: torch.device, node: str) -> None:
+    """Let rank 0 write run.json: that the run started (once more), where, and with which versions.
+
+    Call on all ranks; `node` is the address of this one.
+    """
+    mine = {"rank": dist.get_rank(), "node": node, "device": _device_name(device)}
+    ranks: list[dict[str, Any]] = [{}] * dist.get_world_size()
+    dist.all_gather_object(ranks, mine)
+    if dist.get_rank() == 0:
+        folder.write_json("run.json", {
+            "config_hash": job.config_hash(),
+            "starts": previous.get("starts", 0) + 1,
+            "resumed_at": resumed_at,
+            "ranks": ranks,
+            "versions": _versions(device),
+        })
+
+
+def _device_name(device: torch.device) -> str:
+    """`NVIDIA L4`, or `cpu`."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def _versions(device: torch.device) -> dict[str, str]:
+    versions = {name: version(name) for name in ("torch", "transformers", "ray")}
+    versions["python"] = platform.python_version()
+    if device.type == "cuda":
+        import torch.cuda.nccl as nccl
+
+        versions["cuda"] = torch.version.cuda or ""
+        versions["nccl"] = ".".join(map(str, nccl.version()))
+    return versions

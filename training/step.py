@@ -1,0 +1,83 @@
+"""One optimizer step, exact over ranks and micro-batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+from torch.optim import AdamW, Optimizer
+
+from training.config import OptimizerConfig
+from training.loss import IGNORE
+from training.parallel import allow_reduction, hold_reduction
+
+
+def make_optimizer(trained: nn.Module, config: OptimizerConfig) -> AdamW:
+    """AdamW over fp32 shards; weight decay on matrices only, not on norms and biases."""
+    parameters = [p for p in trained.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return AdamW(
+        [group for group in groups if group["params"]],
+        lr=config.learning_rate, betas=(config.beta1, config.beta2), fused=True,
+    )
+
+
+def learning_rate(config: OptimizerConfig, step: int, steps: int) -> float:
+    """Rate of the step `step` (1 to `steps`): linear warm-up, then cosine to `final_fraction` of the peak."""
+    if step <= config.warmup_steps:
+        return config.learning_rate * step / config.warmup_steps
+    progress = (step - config.warmup_steps) / max(1, steps - config.warmup_steps)
+    cosine = 0.5 * (1 + math.cos(math.pi * progress))
+    return config.learning_rate * (config.final_fraction + (1 - config.final_fraction) * cosine)
+
+
+def train_step(
+    trained: nn.Module,
+    optimizer: Optimizer,
+    mesh: DeviceMesh,
+    micro_batches: Sequence[tuple[Tensor, Tensor]],
+    *,
+    learning_rate: float,
+    clip_norm: float,
+) -> tuple[Tensor, Tensor]:
+    """One step over this rank's micro-batches. Does not wait for the GPU.
+
+    The loss is the mean over all labelled tokens of the global batch. FSDP averages gradients over
+    ranks, so each rank's sum counts with world / tokens.
+
+    Args:
+        trained: from `parallel.build`.
+        optimizer: from `make_optimizer`.
+        mesh: the mesh `trained` is sharded over.
+        micro_batches: (input_ids, labels) pairs, each [batch, sequence] on this rank's device.
+        learning_rate: for this step.
+        clip_norm: gradients are scaled down to this global norm.
+
+    Returns:
+        Loss and gradient norm before clipping: fp32 scalars on the device, the same on all ranks.
+    """
+    tokens = torch.stack([(labels != IGNORE).sum() for _, labels in micro_batches]).sum()
+    dist.all_reduce(tokens)
+    weight = dist.get_world_size() / tokens.float()
+    total = torch.zeros((), dtype=torch.float32, device=tokens.device)
+    for index, (input_ids, labels) in enumerate(micro_batches):
+        last = index == len(micro_batches) - 1
+        (allow_reduction if last else hold_reduction)(trained, mesh)
+        loss = trained(input_ids, labels)
+        (loss * weight).backward()
+        total += loss.detach()
+    dist.all_reduce(total)
+    norm = nn.utils.clip_grad_norm_(trained.parameters(), clip_norm)
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return total / tokens, norm.full_tensor() if isinstance(norm, DTensor) else norm

@@ -1,0 +1,58 @@
+"""summary.json: how a run ended, from what it left in storage."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from training import checkpoint
+from training.config import TrainJob
+from training.metrics import read_metrics
+from training.storage import RunFolder
+
+UNREAD = "nothing in this run has read NCCL's log, so the wire its bytes took is not known"
+OFF_GPU = "backend gloo moves bytes over TCP sockets; EFA is only reached through NCCL"
+
+
+def summarise(job: TrainJob, folder: RunFolder, failure: str | None) -> dict[str, Any]:
+    """The summary of a run that has ended.
+
+    Args:
+        job: what was to run.
+        folder: of the run.
+        failure: the reason in one line; None for a run that succeeded.
+
+    Returns:
+        `tokens_per_second` and `mfu` are medians over steps; `restarts` counts the times that the workers
+        were started again, in this call or an earlier one.
+    """
+    records = read_metrics(folder)
+    run = folder.read_json("run.json") or {}
+    newest = checkpoint.newest(folder)
+    return {
+        "status": "succeeded" if failure is None else "failed",
+        "reason": failure,
+        "name": job.name,
+        "steps": records[-1]["step"] if records else 0,
+        "first_loss": records[0]["loss"] if records else None,
+        "last_loss": records[-1]["loss"] if records else None,
+        "tokens_per_second": _median(records, "tokens_per_second"),
+        "mfu": _median(records, "mfu"),
+        "world_size": job.placement.world_size,
+        "nodes": job.placement.nodes,
+        "transport": {
+            "verdict": "unproven",
+            "reasons": [UNREAD if job.placement.backend == "nccl" else OFF_GPU],
+            "ranks": run.get("ranks", []),
+        },
+        "restarts": max(0, run.get("starts", 0) - 1),
+        "checkpoint": None if newest is None else f"{folder.uri}/{checkpoint.checkpoint_path(newest)}",
+        "versions": run.get("versions", {}),
+        "config_hash": job.config_hash(),
+    }
+
+
+def _median(records: list[dict[str, Any]], key: str) -> float | None:
+    # the first step compiles and allocates
+    values = [record[key] for record in records[1:] or records if record[key] is not None]
+    return statistics.median(values) if values else None

@@ -1,0 +1,209 @@
+"""Train a causal language model on a Ray cluster: `python -m training.train train.json`.
+
+Needs no cluster: without RAY_ADDRESS a local Ray is started for the run. Exit code 0 only for a run that
+went to its last step; 1 for a run that failed, 2 for a train.json that cannot run. The reason is the last
+line on stderr, and stands in summary.json.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import ray
+import ray.train
+import torch
+import torch.distributed as dist
+from pydantic import ValidationError
+from ray.exceptions import RayError
+from ray.train import Checkpoint, FailureConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchConfig, TorchTrainer
+from transformers import PretrainedConfig
+
+from training import checkpoint, data, metrics, model, parallel, place, step, weights
+from training.config import TrainConfig, TrainJob
+from training.errors import AgreedError, JobError, together
+from training.model import first_line
+from training.storage import RunFolder, absolute
+from training.summary import summarise
+
+COLLECTIVE_TIMEOUT_S = 600
+# Ray's own default for both is to try for ever.
+CONTROLLER_FAILURES = 3
+PREEMPTIONS = 50
+
+
+def main(arguments: list[str]) -> int:
+    """Run train.json; returns the exit code."""
+    if len(arguments) != 1:
+        print("usage: python -m training.train train.json", file=sys.stderr)
+        return 2
+    try:
+        job = read_job(Path(arguments[0]))
+        folder = RunFolder(job.placement.storage, job.name)
+    except JobError as error:
+        print(error, file=sys.stderr)
+        return 2
+    failure = fit(job, folder)
+    try:
+        folder.write_json("summary.json", summarise(job, folder, failure))
+    except OSError as error:
+        failure = failure or f"summary.json cannot be written to {folder.uri}: {first_line(error)}"
+    ray.shutdown()  # its last words come before ours
+    if failure is not None:
+        print(f"{job.name} failed: {failure}", file=sys.stderr)
+        return 1
+    print(f"{job.name} succeeded: {folder.uri}/summary.json")
+    return 0
+
+
+def read_job(path: Path) -> TrainJob:
+    """The job in train.json; its storage as an absolute path.
+
+    Raises:
+        JobError: one line with the file, the setting, what is wrong.
+    """
+    try:
+        job = TrainJob.model_validate_json(path.read_text())
+    except OSError as error:
+        raise JobError(f"{path}: {error.strerror}") from error
+    except ValidationError as error:
+        found = [(".".join(map(str, e["loc"])), e["msg"].removeprefix("Value error, ")) for e in error.errors()]
+        what = "; ".join(f"{where}: {text}" if where else text for where, text in found)
+        raise JobError(f"{path}: {what}") from error
+    placement = job.placement.model_copy(update={"storage": absolute(job.placement.storage)})
+    return job.model_copy(update={"placement": placement})
+
+
+def fit(job: TrainJob, folder: RunFolder) -> str | None:
+    """Run the job on all workers, restarting after failures. Returns the reason if it failed."""
+    try:
+        folder.remove("summary.json")
+        # Ray's list of checkpoints; Ray refuses to start when one of them is gone, and we keep our own
+        folder.remove("checkpoint_manager_snapshot.json")
+        start_ray(job)
+        result = trainer(job).fit()
+    except ray.train.WorkerGroupError as error:
+        return worker_failure(error.worker_failures)
+    except ray.train.ControllerError as error:
+        return first_line(error.controller_failure)
+    except (OSError, RuntimeError, ValueError) as error:
+        return first_line(error)
+    return (result.return_value or {"failure": "the workers ended without a result"})["failure"]
+
+
+def start_ray(job: TrainJob) -> None:
+    """Join the cluster that RAY_ADDRESS names (a submitted job always has it), or start one here."""
+    os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")  # else each line of a worker shows twice
+    if "RAY_ADDRESS" in os.environ:
+        ray.init()
+    else:
+        ray.init(address="local", num_cpus=job.placement.world_size)
+
+
+def trainer(job: TrainJob) -> TorchTrainer:
+    """Ray Train's part: one worker a rank, ranks of a node in a row (Ray sorts them by node and GPU)."""
+    place = job.placement
+    on_gpu = place.device == "cuda"
+    return TorchTrainer(
+        work,
+        train_loop_config=job.model_dump(mode="json"),
+        # Named here and never guessed: the driver runs on the head, which has no GPU.
+        torch_config=TorchConfig(backend=place.backend, timeout_s=COLLECTIVE_TIMEOUT_S),
+        scaling_config=ScalingConfig(
+            num_workers=place.world_size,
+            use_gpu=on_gpu,
+            resources_per_worker={"CPU": 1, "GPU": 1} if on_gpu else {"CPU": 1},
+        ),
+        run_config=RunConfig(
+            name=job.name,
+            storage_path=place.storage,
+            failure_config=FailureConfig(
+                max_failures=job.training.max_failures,
+                controller_failure_limit=CONTROLLER_FAILURES,
+                max_preemption_failures=PREEMPTIONS,
+            ),
+        ),
+    )
+
+
+def worker_failure(failures: dict[int, Exception]) -> str:
+    """The failure that the others came from: a dead process before an exception, then the lowest rank."""
+    dead = {rank: error for rank, error in failures.items() if isinstance(error, RayError)}
+    rank, error = min((dead or failures).items(), key=lambda item: item[0])
+    if dead:
+        return f"rank {rank}: its process or node died ({first_line(error)})"
+    return f"rank {rank}: {type(error).__name__}: {first_line(error)}"
+
+
+def work(job: dict[str, Any]) -> dict[str, str | None]:
+    """Every rank's part. What a retry cannot cure is returned; anything else is raised, and Ray restarts."""
+    try:
+        train(TrainJob.model_validate(job))
+    except AgreedError as error:
+        return {"failure": str(error)}
+    return {"failure": None}
+
+
+def train(job: TrainJob) -> None:
+    """One rank, from the newest checkpoint to the last step."""
+    config, rank, world = job.training, dist.get_rank(), dist.get_world_size()
+    folder = RunFolder(job.placement.storage, job.name)
+    local_world = ray.train.get_context().get_local_world_size()
+    device = together(lambda: place.check_device(job.placement, local_world))
+    previous = together(lambda: place.check_same_run(folder, job))
+    architecture, sequences = together(lambda: read_inputs(config))
+
+    mesh = parallel.make_mesh(config.parallel, job.placement.nodes, job.placement.workers_per_node, device.type)
+    pretrained = None
+    if config.model.weights == "pretrained" and checkpoint.newest(folder) is None:
+        pretrained = weights.Pretrained.load(config.model, architecture)
+    trained = parallel.build(architecture, config.parallel, mesh, device, seed=config.seed, pretrained=pretrained)
+    optimizer = step.make_optimizer(trained, config.optimizer)
+    done = checkpoint.resume(folder, trained.model, optimizer)
+
+    place.note_start(folder, job, previous, done, device, ray.util.get_node_ip_address())
+    log = metrics.MetricsLog(folder, done, config.steps) if rank == 0 else None
+    flops = metrics.flops_per_token(trained, architecture, config.sequence_length)
+    meter = metrics.StepMeter(job.tokens_per_step, world, flops, device)
+
+    while done < config.steps:
+        done += 1
+        torch.manual_seed(config.seed + done * world + rank)  # dropout, the same after a restart
+        rate = step.learning_rate(config.optimizer, done, config.steps)
+        batches = list(data.micro_batches(sequences, config, done, rank, world, device))
+        loss, norm = step.train_step(
+            trained, optimizer, mesh, batches, learning_rate=rate, clip_norm=config.optimizer.clip_norm
+        )
+        record = meter.record(done, loss.item(), norm.item(), rate)
+        if not (math.isfinite(record["loss"]) and math.isfinite(record["grad_norm"])):
+            raise AgreedError(f"step {done}: loss {record['loss']}, gradient norm {record['grad_norm']}; "
+                              "try a lower optimizer.learning_rate or more warmup_steps")
+        if log is not None:
+            log.add(record)
+        every = config.checkpoint.every_steps
+        if done == config.steps or (every and done % every == 0):
+            if log is not None:
+                log.flush()
+            checkpoint.save(folder, trained.model, optimizer, done, config.checkpoint.keep, publish)
+            meter.start()
+
+
+def read_inputs(config: TrainConfig) -> tuple[PretrainedConfig, data.Sequences]:
+    """The model's architecture and the data, checked against each other before any weights are read."""
+    architecture = model.read_config(config.model)
+    model.check_fits(architecture, config.sequence_length)
+    model.empty_model(architecture)
+    return architecture, data.open_data(config, architecture.get_text_config().vocab_size)
+
+
+def publish(local: str, path: str) -> None:
+    """Bring this rank's part of a checkpoint to the run's storage, through Ray."""
+    ray.train.report({}, checkpoint=Checkpoint.from_directory(local), checkpoint_dir_name=path)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
