@@ -1,0 +1,53 @@
+"""Ctrl-C, SIGTERM and a closed terminal end a command in one way: through its clean-up."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from ops.errors import StoppedError
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupts:
+    """Whether a signal has come, and whether one may still end the command."""
+
+    def __init__(self) -> None:
+        self._received: int | None = None
+        self._cleaning = False
+
+    def check(self) -> None:
+        """Raise StoppedError if a signal has come: Python drops an exception raised inside a destructor."""
+        if self._received is not None and not self._cleaning:
+            self.clean_up_undisturbed()
+            raise StoppedError(self._received)
+
+    def clean_up_undisturbed(self) -> None:
+        """From here on signals are ignored."""
+        self._cleaning = True
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if self._received is None and not self._cleaning:
+            self._received = number
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def interrupts() -> Iterator[Interrupts]:
+    """Signals raise once; a second one does not disturb the clean-up of the first. Main thread only.
+
+    Raises:
+        StoppedError: after the block's clean-up, if a signal ended it.
+    """
+    state = Interrupts()
+    before = {number: signal.signal(number, state._handle) for number in _SIGNALS}
+    try:
+        yield state
+    except KeyboardInterrupt:
+        raise StoppedError(state._received or signal.SIGINT) from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

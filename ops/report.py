@@ -1,0 +1,167 @@
+"""One self-contained HTML page about a run: it opens from a disk, loads nothing, and says what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from ops.curves import CURVES, svg
+from ops.run_folder import Run, finite, read_run
+from ops.screen import short
+
+_CSS = Path(__file__).with_name("report.css")
+
+_KINDS = {
+    "rehearsal": "Rehearsal: the synthesized job ran on one machine, on CPUs, with what is listed under "
+                 "“Replaced” exchanged. Its speed says nothing about a GPU cluster, and nothing was deployed.",
+    "predicted": "Predicted: these numbers were computed, nothing ran.",
+    "published": "Published: these numbers come from AWS's article; they were not measured here.",
+    "measured": "Measured by the job itself, where it ran.",
+}
+
+
+def write_report(folder: Path, target: Path) -> None:
+    """Write the report of the run in `folder` to `target`.
+
+    Raises:
+        NothingToDoError: if the run's files are missing or damaged.
+    """
+    target.write_text(render(read_run(folder)), encoding="utf-8")
+
+
+def render(run: Run) -> str:
+    """The whole page."""
+    name = (run.rehearsal or {}).get("job") or run.summary.get("name") or run.folder.name
+    title = f"{run.kind.capitalize()} of {name}" if run.kind != "measured" else f"Run {name}"
+    sections = [_head(run, title), _figures(run), _curves(run), _restarts(run), _transport(run), _replaced(run),
+                _settings(run), _versions(run)]
+    body = "\n".join(section for section in sections if section)
+    return (f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+            f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{_text(title)}</title>\n'
+            f"<style>\n{_CSS.read_text()}</style>\n</head>\n<body>\n<main>\n{body}\n"
+            f"<footer>Made by <code>eagleray report</code> from summary.json and metrics.jsonl.</footer>\n"
+            f"</main>\n</body>\n</html>\n")
+
+
+def _head(run: Run, title: str) -> str:
+    status = str(run.summary.get("status", "unknown"))
+    tone = "good" if status == "succeeded" else "bad"
+    reason = run.summary.get("reason")
+    words = [f"<h1>{_text(title)}</h1>",
+             f'<p>Status: <span class="status {tone}">{_text(status)}</span>',
+             f"{_text(reason)}</p>" if reason else "</p>",
+             f'<p class="note">{_text(_KINDS.get(run.kind, run.kind))}</p>']
+    return "\n".join(words)
+
+
+def _figures(run: Run) -> str:
+    s = run.summary
+    restarts = s.get("restarts")
+    pairs = [
+        ("Steps", _number(s.get("steps"), "{:,.0f}")),
+        ("First loss", _number(s.get("first_loss"), "{:.3f}")),
+        ("Last loss", _number(s.get("last_loss"), "{:.3f}")),
+        ("Tokens per second", _number(s.get("tokens_per_second"), "{:,.0f}")),
+        ("MFU", _number(s.get("mfu"), "{:.1%}") or "not defined here"),
+        ("Workers", _number(s.get("world_size"), "{:.0f}")),
+        ("Nodes", _number(s.get("nodes"), "{:.0f}")),
+        ("Restarts", str(len(restarts)) if isinstance(restarts, list) else _number(restarts, "{:.0f}")),
+        ("Wire", str(transport.get("verdict", "")) if isinstance(transport := s.get("transport"), dict) else ""),
+    ]
+    shown = "".join(f"<div><dt>{label}</dt><dd>{_text(value)}</dd></div>" for label, value in pairs if value)
+    return f'<dl class="figures">{shown}</dl>'
+
+
+def _curves(run: Run) -> str:
+    rows = run.last_attempt()
+    figures = []
+    for curve in CURVES:
+        drawn = svg(curve, rows)
+        if drawn:
+            figures.append(f"<figure><h3>{_text(curve.title)}</h3>{drawn}</figure>")
+    broken = sum(not finite(row.get("loss")) for row in rows)
+    note = f'<p class="bad">{broken} of {len(rows)} steps have no finite loss.</p>' if broken else ""
+    return f'<h2>Curves</h2>{note}<div class="curves">{"".join(figures)}</div>'
+
+
+def _restarts(run: Run) -> str:
+    """Steps that were trained again show where a restart fell back to."""
+    again = [(before["step"], after["step"]) for before, after in zip(run.rows, run.rows[1:], strict=False)
+             if after["step"] <= before["step"]]
+    told = run.summary.get("restarts") or []
+    lines = [f"after step {before} the run went on at step {after}" for before, after in again]
+    lines += [short(item, 300) for item in (told if isinstance(told, list) else [f"workers started again: {told}"])]
+    shown = f"<ul>{''.join(f'<li>{_text(line)}</li>' for line in lines)}</ul>" if lines else "<p>None.</p>"
+    return f"<h2>Restarts</h2>{shown}"
+
+
+def _transport(run: Run) -> str:
+    transport = run.summary.get("transport")
+    if not isinstance(transport, Mapping):
+        return ""
+    reasons = [r if isinstance(r, str) else short(r, 300) for r in transport.get("reasons") or []]
+    listed = "".join(f"<li>{_text(reason)}</li>" for reason in reasons)
+    ranks = [rank for rank in transport.get("ranks") or [] if isinstance(rank, Mapping)]
+    return (f"<h2>Over which wire</h2><p>Verdict: <strong>{_text(transport.get('verdict', 'none'))}</strong></p>"
+            f"<ul>{listed}</ul>{_rank_table(ranks)}")
+
+
+def _rank_table(ranks: Sequence[Mapping[str, Any]]) -> str:
+    columns = list(dict.fromkeys(key for rank in ranks for key in rank))
+    return _table(columns, ([rank.get(column) for column in columns] for rank in ranks)) if columns else ""
+
+
+def _replaced(run: Run) -> str:
+    found = (run.rehearsal or {}).get("replaced")
+    if not isinstance(found, list):
+        return ""
+    keys = ("setting", "before", "after", "why")
+    rows = [[item.get(key) for key in keys] for item in found if isinstance(item, Mapping)]
+    return "<h2>Replaced</h2>" + _table(["setting", "in the job", "here", "why"], rows,
+                                        f"{len(rows)} settings; all else ran as synthesized.")
+
+
+def _settings(run: Run) -> str:
+    settings = (run.rehearsal or {}).get("settings") or run.summary.get("config")
+    config_hash = run.summary.get("config_hash")
+    caption = f"config hash {config_hash}" if config_hash else ""
+    if not isinstance(settings, Mapping):
+        return f"<h2>Settings</h2><p>{_text(caption)}</p>" if caption else ""
+    return "<h2>Settings</h2><details><summary>All settings of the run</summary>" + _table(
+        ["setting", "value"], _leaves("", settings), caption) + "</details>"
+
+
+def _versions(run: Run) -> str:
+    versions = run.summary.get("versions")
+    rows = list(versions.items()) if isinstance(versions, Mapping) else []
+    rows += [(key, (run.rehearsal or {})[key]) for key in ("machine", "entrypoint") if key in (run.rehearsal or {})]
+    rows += [(f"seconds: {key}", value) for key, value in ((run.rehearsal or {}).get("seconds") or {}).items()]
+    return "<h2>Versions and times</h2>" + _table(["what", "value"], rows) if rows else ""
+
+
+def _leaves(path: str, value: Any) -> Iterable[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value:
+        for key, below in value.items():
+            yield from _leaves(f"{path}.{key}" if path else str(key), below)
+    else:
+        yield path, value
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "") -> str:
+    head = "".join(f'<th scope="col">{_text(column)}</th>' for column in columns)
+    body = "".join(
+        f'<tr><th scope="row" class="value">{_text(short(row[0], 300))}</th>'
+        + "".join(f"<td>{_text(short(cell, 300))}</td>" for cell in row[1:]) + "</tr>"
+        for row in rows)
+    above = f"<caption>{_text(caption)}</caption>" if caption else ""
+    return f'<div class="table"><table>{above}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _number(value: Any, form: str) -> str:
+    return form.format(value) if finite(value) else "" if value is None else str(value)
+
+
+def _text(value: Any) -> str:
+    return escape(str(value), quote=True)
