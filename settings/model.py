@@ -261,7 +261,11 @@ class Settings(_Strict):
 
     def placement(self, storage: str) -> Placement:
         """Where the job runs: one rank a GPU. `storage` is the URI for checkpoints."""
-        return Placement(nodes=self.gpu.nodes, workers_per_node=self.gpu.instance.gpus, storage=storage)
+        node = self.gpu.instance
+        return Placement(
+            nodes=self.gpu.nodes, workers_per_node=node.gpus, storage=storage,
+            gpu=node.gpu, gpu_memory_mib=node.gpu_mem_mib, link_mbps=node.net_mbps,
+        )
 
     def train_job(self, storage: str) -> TrainJob:
         """The contents of train.json. The same training gets the same name, and so finds its checkpoints."""

@@ -8,9 +8,41 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+AUTO = "auto"
+
+
+def _count_or_auto(value: Any) -> Any:
+    number = value if isinstance(value, int) and not isinstance(value, bool) else _whole_number(value)
+    if value != AUTO and (number is None or number < 1):
+        raise ValueError("must be a whole number, 1 or more, or auto")
+    return AUTO if value == AUTO else number
+
+
+def _whole_number(value: Any) -> int | None:
+    try:
+        return int(value) if isinstance(value, str) or float(value).is_integer() else None
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _switch_or_auto(value: Any) -> Any:
+    if value is not True and value is not False and value != AUTO:
+        raise ValueError("must be true, false or auto")
+    return value
+
+
+if TYPE_CHECKING:
+    # To the type checker these are plain: training/topology.py has put a value in the place of every
+    # `auto` before anything else of the trainer looks.
+    Count = int
+    Switch = bool
+else:
+    Count = Annotated[int | Literal["auto"], BeforeValidator(_count_or_auto)]
+    Switch = Annotated[bool | Literal["auto"], BeforeValidator(_switch_or_auto)]
 
 
 class _Strict(BaseModel):
@@ -81,15 +113,16 @@ class OptimizerConfig(_Strict):
 
 
 class ParallelConfig(_Strict):
-    """How the model is spread over the GPUs."""
+    """How the model is spread over the GPUs. `auto` is chosen by training/topology.py, with a reason."""
 
-    sharding: Literal["full", "hybrid"] = "hybrid"
+    sharding: Literal["auto", "full", "hybrid"] = "hybrid"
     """`full`: one shard group over all ranks. `hybrid` (HSDP): shard inside a node, all-reduce between."""
-    reshard_after_forward: bool = True
-    """Free the gathered parameters after the forward pass: less memory, one more all-gather a step."""
-    reduce_dtype: Literal["bf16", "fp32"] = "fp32"
+    reshard_after_forward: Switch = True
+    """Free the gathered parameters after the forward pass (true, false or auto): less memory, one more
+    all-gather a step."""
+    reduce_dtype: Literal["auto", "bf16", "fp32"] = "fp32"
     """Precision of the gradient reduction between ranks."""
-    recompute: Literal["none", "layers"] = "layers"
+    recompute: Literal["auto", "none", "layers"] = "layers"
     """`layers` recomputes each decoder layer in the backward pass instead of keeping its activations."""
     compile: bool = True
     """torch.compile each decoder layer (on GPUs; ignored on CPU)."""
@@ -121,10 +154,10 @@ class TrainConfig(_Strict):
     """Optimizer steps."""
     sequence_length: int = Field(default=2048, ge=8)
     """Tokens in one sequence."""
-    micro_batch: int = Field(default=2, ge=1)
-    """Sequences a GPU processes at once."""
-    accumulation: int = Field(default=1, ge=1)
-    """Micro-batches a GPU processes between two optimizer steps."""
+    micro_batch: Count = 2
+    """Sequences a GPU processes at once, or auto."""
+    accumulation: Count = 1
+    """Micro-batches a GPU processes between two optimizer steps, or auto."""
     seed: int = Field(default=1, ge=0, lt=2**32)
     """Seed of weights, data order and random tokens."""
     max_failures: int = Field(default=3, ge=0)
@@ -144,6 +177,12 @@ class Placement(_Strict):
     """torch.distributed backend."""
     storage: str
     """s3:// URI or folder for checkpoints, metrics and the summary."""
+    gpu: str | None = None
+    """GPU by its name in training/gpus.json; none: not known, and nothing is predicted for it."""
+    gpu_memory_mib: int | None = Field(default=None, ge=1)
+    """Memory of one GPU in MiB."""
+    link_mbps: int | None = Field(default=None, ge=1)
+    """Network of one node in Mbit/s, all its cards together."""
 
     @property
     def world_size(self) -> int:
@@ -163,8 +202,15 @@ class TrainJob(_Strict):
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens that all ranks together process in one optimizer step."""
+        """Tokens that all ranks together process in one optimizer step.
+
+        Raises:
+            ValueError: while a part of it is still `auto`.
+        """
         t = self.training
+        if AUTO in (t.micro_batch, t.accumulation):
+            raise ValueError("training.micro_batch or training.accumulation is still auto; "
+                             "training.topology.resolve chooses them")
         return t.micro_batch * t.accumulation * t.sequence_length * self.placement.world_size
 
     def config_hash(self) -> str:
