@@ -58,6 +58,8 @@ def _context() -> dict[str, Any]:
     return {
         **json.loads((ROOT / "cdk.context.json").read_text()),
         **json.loads((ROOT / "cdk.json").read_text())["context"],
+        "aws:cdk:enable-path-metadata": True,
+        "aws:cdk:version-reporting": True,
         # The contents of assets are hashed and copied on every synth otherwise; they are not looked at here.
         "aws:cdk:disable-asset-staging": True,
     }

@@ -37,7 +37,7 @@ class TrainingBucket(Construct):
         """`s3://bucket/prefix`; holds a CloudFormation reference until deployment."""
         return f"s3://{self.bucket.bucket_name}/{prefix}".rstrip("/")
 
-    def grant_read_write(self, role: iam.IRole, prefix: str = "") -> None:
+    def grant_read_write(self, role: iam.Role, prefix: str = "") -> None:
         """Let `role` list the bucket, and read, write and delete objects below `prefix` ("" is all).
 
         Listing is not narrowed to the prefix: pyarrow asks for the bucket itself (HeadBucket) before it

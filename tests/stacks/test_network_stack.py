@@ -30,9 +30,10 @@ def test_zones_come_from_the_settings_and_need_no_credentials(synth):
 
 
 def test_the_account_is_left_open_unless_it_is_set(synth_l4, synth_changed):
-    assert (synth_changed.stacks[STACK].account, synth_changed.stacks[STACK].region) == ("123456789012", "us-east-2")
-    environment = json.loads((synth_l4.outdir / "manifest.json").read_text())["artifacts"][STACK]["environment"]
-    assert environment == "aws://unknown-account/us-east-2"
+    def environment(synth):
+        return json.loads((synth.outdir / "manifest.json").read_text())["artifacts"][STACK]["environment"]
+    assert environment(synth_l4) == "aws://unknown-account/us-east-2"
+    assert environment(synth_changed) == "aws://123456789012/us-east-2"
 
 
 def test_the_one_nat_gateway_stands_in_the_training_zone_and_serves_both_private_subnets(synth_l4):
@@ -62,7 +63,8 @@ def test_traffic_to_s3_takes_the_gateway_endpoint(synth_l4):
 
 def test_flow_logs_are_kept_as_long_as_set_and_leave_with_the_stack(synth_l4, synth_changed):
     log = synth_l4.only(STACK, "AWS::EC2::FlowLog")
-    assert (log["ResourceType"], log["TrafficType"], log["LogDestinationType"]) == ("VPC", "ALL", "cloud-watch-logs")
+    assert (log["ResourceType"], log["TrafficType"]) == ("VPC", "ALL")
+    assert log["LogDestinationType"] == "cloud-watch-logs"
     groups = synth_l4.resources(STACK, "AWS::Logs::LogGroup")
     group = groups[log["LogGroupName"]["Ref"]]
     assert (group["Properties"]["RetentionInDays"], group["DeletionPolicy"]) == (30, "Delete")
