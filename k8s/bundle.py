@@ -1,0 +1,87 @@
+"""The code bundle: a Python package and the job's settings in one ConfigMap, named after their content."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cdk8s
+import cdk8s_plus_28 as kplus
+
+from constructs import Construct
+from training.config import digest
+
+# A ConfigMap may hold 1 MiB. But `kubectl apply` also writes the whole object into an annotation, and all
+# annotations together may have 256 KiB, so that is the limit; a little is kept for what the API server adds.
+_LIMIT_BYTES = 256 * 1024 - 1024
+
+
+class BundleTooLargeError(ValueError):
+    """The package does not fit into a ConfigMap; the message names its largest file."""
+
+
+@dataclass(frozen=True)
+class CodeBundle:
+    """Text files by their path in the job's working directory, such as `training/train.py`.
+
+    Raises:
+        BundleTooLargeError: at construction.
+        ValueError: two paths that become the same key.
+    """
+
+    prefix: str
+    files: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        if len({_key(path) for path in self.files}) < len(self.files):
+            raise ValueError(f"two files of the code bundle have the same name with dots for slashes: "
+                             f"{', '.join(sorted(self.files))}")
+        size = _annotation_bytes(self.data)
+        if size > _LIMIT_BYTES:
+            largest = max(self.files, key=lambda path: len(self.files[path]))
+            raise BundleTooLargeError(
+                f"the code bundle has {size} bytes as JSON, and kubectl apply takes {_LIMIT_BYTES}; its largest "
+                f"file is {largest} ({len(self.files[largest].encode())} bytes): make that smaller, or bake the "
+                "package into the image")
+
+    @property
+    def name(self) -> str:
+        """`<prefix>-code-<hash>`: other content, other name."""
+        return f"{self.prefix}-code-{digest(dict(self.files))}"
+
+    @property
+    def data(self) -> dict[str, str]:
+        """The ConfigMap's `data`: keys may have no slashes, so `training/train.py` is `training.train.py`."""
+        return {_key(path): text for path, text in self.files.items()}
+
+    @property
+    def items(self) -> list[dict[str, str]]:
+        """The `items` of a ConfigMap volume that give every file its path back."""
+        return [{"key": _key(path), "path": path} for path in self.files]
+
+
+class CodeConfigMap(kplus.ConfigMap):
+    """The bundle as an immutable ConfigMap: a running job never sees other code than it was submitted with."""
+
+    def __init__(self, scope: Construct, construct_id: str, *, namespace: str, bundle: CodeBundle) -> None:
+        super().__init__(scope, construct_id, immutable=True, data=bundle.data,
+                         metadata=cdk8s.ApiObjectMetadata(name=bundle.name, namespace=namespace))
+
+
+def package_files(package: Path) -> dict[str, str]:
+    """Sources and data of a package (*.py, *.json), by path from the folder that holds it."""
+    found = sorted(path for path in package.rglob("*") if path.suffix in (".py", ".json"))
+    return {path.relative_to(package.parent).as_posix(): path.read_text(encoding="utf-8") for path in found}
+
+
+def _key(path: str) -> str:
+    return path.replace("/", ".")
+
+
+def _annotation_bytes(data: Mapping[str, Any]) -> int:
+    """Length of `data` as kubectl writes it: JSON in which <, > and & become six bytes each."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    return len(text.encode()) + 5 * sum(text.count(char) for char in "<>&")

@@ -1,0 +1,53 @@
+"""The KubeRay operator, which turns RayCluster and RayJob objects into pods."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from k8s.releases import release
+
+OPERATOR_NAMESPACE = "kuberay-operator"
+
+
+@dataclass(frozen=True)
+class HelmRelease:
+    """One `helm upgrade --install`: which chart, under which name and namespace, with which values.
+
+    `wait_minutes`: how long helm waits for the pods; twice that (an undo waits again) must stay below the 15
+    minutes that a Lambda has.
+    """
+
+    name: str
+    namespace: str
+    repository: str
+    chart: str
+    version: str
+    values: dict[str, Any]
+    wait_minutes: int
+
+
+def kuberay_operator(watch_namespace: str) -> HelmRelease:
+    """The operator for the Ray objects of one namespace, which must exist before it.
+
+    singleNamespaceInstall makes its permissions a Role in that namespace. With watchNamespace alone the
+    chart still gives it a ClusterRole, secrets of every namespace included.
+    """
+    source = release("kuberay_operator")
+    return HelmRelease(
+        name="kuberay-operator",
+        namespace=OPERATOR_NAMESPACE,
+        repository=source["repository"],
+        chart=source["chart"],
+        version=source["version"],
+        values={
+            "singleNamespaceInstall": True,
+            "watchNamespace": [watch_namespace],
+            # It shares a small node with the Ray head. The chart's CPU limit of 100m would throttle it.
+            "resources": {
+                "requests": {"cpu": "100m", "memory": "512Mi"},
+                "limits": {"cpu": "500m", "memory": "512Mi"},
+            },
+        },
+        wait_minutes=5,
+    )

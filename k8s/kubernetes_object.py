@@ -1,0 +1,30 @@
+"""cdk8s objects of any kind, written as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import cdk8s
+
+from constructs import Construct
+
+
+class KubernetesObject(cdk8s.ApiObject):
+    """An object of any kind: `KubernetesObject(self, "Job", api_version="ray.io/v1", kind="RayJob", spec={…})`.
+
+    For kinds that cdk8s-plus does not know (Ray's) or cannot express (privileged DaemonSets).
+    """
+
+    def __init__(self, scope: Construct, construct_id: str, *, api_version: str, kind: str, name: str,
+                 namespace: str | None = None, **fields: Any) -> None:
+        """`fields` are the top-level fields beside metadata, as they stand in YAML: `spec`, `data` …"""
+        super().__init__(scope, construct_id, api_version=api_version, kind=kind,
+                         metadata=cdk8s.ApiObjectMetadata(name=name, namespace=namespace))
+        for field, value in fields.items():
+            self.add_json_patch(cdk8s.JsonPatch.add(f"/{field}", value))
+
+
+def env(variables: Mapping[str, str]) -> list[dict[str, str]]:
+    """A container's `env` list."""
+    return [{"name": name, "value": value} for name, value in variables.items()]

@@ -1,0 +1,35 @@
+"""What a cluster needs before it can train: namespaces and device plugins (KubeRay: k8s/kuberay.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cdk8s
+import cdk8s_plus_28 as kplus
+
+from constructs import Construct
+from k8s.device_plugins import EfaDevicePlugin, NvidiaDevicePlugin
+from k8s.kuberay import OPERATOR_NAMESPACE
+
+
+def namespaces(ray_namespace: str) -> list[dict[str, Any]]:
+    """The operator's namespace and the one of Ray clusters and jobs."""
+    chart = cdk8s.Chart(cdk8s.App(), "namespaces")
+    for name in (OPERATOR_NAMESPACE, ray_namespace):
+        _namespace(chart, name)
+    return chart.to_json()
+
+
+def device_plugins(region: str) -> list[dict[str, Any]]:
+    """The DaemonSets for GPUs and EFA interfaces; the EFA image comes from `region`."""
+    chart = cdk8s.Chart(cdk8s.App(), "device-plugins")
+    NvidiaDevicePlugin(chart, "nvidia")
+    EfaDevicePlugin(chart, "efa", region=region)
+    return chart.to_json()
+
+
+def _namespace(scope: Construct, name: str) -> None:
+    # Nothing of ours needs more than baseline: no host access, no privileged pods. EFA neither: its device
+    # comes from the plugin, and the memory it pins is within the limit that EKS's AL2023 image sets.
+    labels = {"pod-security.kubernetes.io/enforce": "baseline"}
+    kplus.Namespace(scope, name, metadata=cdk8s.ApiObjectMetadata(name=name, labels=labels))

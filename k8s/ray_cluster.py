@@ -1,0 +1,121 @@
+"""The standing Ray cluster: a head without GPU, and one worker pod on every GPU node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from constructs import Construct
+from k8s.device_plugins import GPU_TOLERATION
+from k8s.kubernetes_object import KubernetesObject, env
+
+# The CUDA image asks for all GPUs, and the container hook fails where there is none.
+NO_GPU = {"NVIDIA_VISIBLE_DEVICES": "void"}
+
+
+@dataclass(frozen=True)
+class RayPods:
+    """What head and workers have in common: image, Ray version inside it, service account, AWS region."""
+
+    image: str
+    ray_version: str
+    service_account: str
+    region: str
+
+
+@dataclass(frozen=True)
+class WorkerGroup:
+    """One pod a GPU node: `nodes` of them, each with all `gpus` and `efa` interfaces of its node.
+
+    `cpu` in cores, `memory_gib` in GiB; `environment` is what the hardware demands (k8s/worker_env.py).
+    """
+
+    nodes: int
+    gpus: int
+    efa: int
+    cpu: int
+    memory_gib: int
+    environment: Mapping[str, str]
+
+
+class RayCluster(KubernetesObject):
+    """A RayCluster of fixed size.
+
+    KubeRay ignores a changed pod template unless upgradeStrategy is Recreate. It adds /dev/shm in memory, as
+    large as the memory limit, by itself.
+    """
+
+    def __init__(self, scope: Construct, construct_id: str, *, name: str, namespace: str, pods: RayPods,
+                 workers: WorkerGroup) -> None:
+        super().__init__(scope, construct_id, api_version="ray.io/v1", kind="RayCluster",
+                         name=name, namespace=namespace, spec={
+                             "rayVersion": pods.ray_version,
+                             "upgradeStrategy": {"type": "Recreate"},
+                             "headGroupSpec": _head(pods),
+                             "workerGroupSpecs": [_workers(pods, workers)],
+                         })
+
+
+def _head(pods: RayPods) -> dict[str, Any]:
+    container = _ray_container("ray-head", pods, NO_GPU, resources={
+        # An m7i.xlarge has 3.9 CPU and 13.8 GiB to give, and the operator and the submitter want some.
+        "requests": {"cpu": "2", "memory": "8Gi"},
+        "limits": {"cpu": "3", "memory": "12Gi"},
+    })
+    container["ports"] = [
+        {"name": "gcs-server", "containerPort": 6379},
+        {"name": "dashboard", "containerPort": 8265},
+    ]
+    return {
+        # Whoever reaches the dashboard can run code: it gets no address outside of the cluster.
+        "serviceType": "ClusterIP",
+        # No tasks on the head: its death would be the death of every job.
+        "rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0"},
+        "template": {"spec": _ray_pod(pods, container)},
+    }
+
+
+def _workers(pods: RayPods, workers: WorkerGroup) -> dict[str, Any]:
+    # Requests equal to limits: extended resources must be, and CPU and memory so nobody else gets them.
+    amounts = {
+        "cpu": str(workers.cpu),
+        "memory": f"{workers.memory_gib}Gi",
+        "nvidia.com/gpu": str(workers.gpus),
+        "vpc.amazonaws.com/efa": str(workers.efa),
+    }
+    container = _ray_container("ray-worker", pods, workers.environment,
+                               resources={"requests": amounts, "limits": dict(amounts)})
+    return {
+        "groupName": "gpu",
+        "replicas": workers.nodes,
+        "minReplicas": workers.nodes,
+        "maxReplicas": workers.nodes,
+        "rayStartParams": {"num-gpus": amounts["nvidia.com/gpu"]},
+        "template": {"spec": {**_ray_pod(pods, container), "tolerations": [GPU_TOLERATION]}},
+    }
+
+
+def _ray_container(name: str, pods: RayPods, environment: Mapping[str, str],
+                   resources: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": name,
+        "image": pods.image,
+        "imagePullPolicy": "IfNotPresent",
+        # The node's metadata service, where the AWS libraries would ask for the region, is closed to pods.
+        "env": env({"AWS_REGION": pods.region, **environment}),
+        "resources": resources,
+        "securityContext": {"allowPrivilegeEscalation": False},
+        "volumeMounts": [{"name": "ray-logs", "mountPath": "/tmp/ray"}],
+    }
+
+
+def _ray_pod(pods: RayPods, container: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "serviceAccountName": pods.service_account,
+        # AWS credentials come by Pod Identity; of the Kubernetes API a Ray pod wants nothing.
+        "automountServiceAccountToken": False,
+        "containers": [container],
+        # Outlives a restart of the container, so that what made it die can be read.
+        "volumes": [{"name": "ray-logs", "emptyDir": {}}],
+    }

@@ -1,0 +1,117 @@
+"""The training job: a RayJob that submits the code bundle to the standing Ray cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from constructs import Construct
+from k8s.bundle import CodeBundle
+from k8s.kubernetes_object import KubernetesObject, env
+from k8s.ray_cluster import NO_GPU
+from training.config import digest
+
+# Not below the image's WORKDIR /workspace, which would hide what the image has there.
+CODE_PATH = "/eagleray/code"
+ENTRYPOINT = "python -m training.train train.json"
+
+# KubeRay fails a RayJob at its deadline but leaves the Ray job running on a cluster it did not make (KubeRay
+# 1.7.0, rayjob_controller.go). The submitter gets the same deadline, and stops the job when it has to go.
+_STOP_JOB = ('ray job stop --no-wait --address "http://${RAY_DASHBOARD_ADDRESS#http://}" '
+             '"$RAY_JOB_SUBMISSION_ID"')
+
+
+@dataclass(frozen=True)
+class Deadlines:
+    """Seconds from a job's creation: to `start` (nodes, image, workers), and to its end (`run`)."""
+
+    start: int
+    run: int
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """A RayJob's `spec` and the name that follows from it."""
+
+    prefix: str
+    spec: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """`<prefix>-<hash>`. KubeRay ignores edits of a RayJob, so another job needs another name."""
+        return f"{self.prefix}-{digest(dict(self.spec))}"
+
+
+class RayJob(KubernetesObject):
+    """A RayJob; see `job_spec`."""
+
+    def __init__(self, scope: Construct, construct_id: str, *, namespace: str, job: JobSpec) -> None:
+        super().__init__(scope, construct_id, api_version="ray.io/v1", kind="RayJob",
+                         name=job.name, namespace=namespace, spec=dict(job.spec))
+
+
+def job_spec(*, prefix: str, cluster: str, image: str, bundle: CodeBundle, deadlines: Deadlines) -> JobSpec:
+    """The job that runs `bundle` on the RayCluster `cluster`, submitted from a pod with `image`.
+
+    One attempt only: the trainer recovers from failures inside the Ray cluster, with its checkpoints at
+    hand, and a second submitter could only submit the same job again.
+    """
+    return JobSpec(prefix, {
+        "submissionMode": "K8sJobMode",
+        "clusterSelector": {"ray.io/cluster": cluster},
+        "entrypoint": ENTRYPOINT,
+        # The driver runs on the head, which has no CPUs to hand out.
+        "entrypointNumCpus": 0,
+        "runtimeEnvYAML": _runtime_env(deadlines),
+        "preRunningDeadlineSeconds": deadlines.start,
+        "activeDeadlineSeconds": deadlines.run,
+        "submitterConfig": {"backoffLimit": 0},
+        "submitterPodTemplate": {"spec": _submitter(image, bundle, deadlines)},
+    })
+
+
+def _runtime_env(deadlines: Deadlines) -> str:
+    """The job's runtime_env as YAML. The operator pastes it into bash between double quotes: no $ and no `."""
+    return yaml.safe_dump({
+        "working_dir": CODE_PATH,
+        "excludes": ["..*"],  # a ConfigMap volume holds every file again in ..data and ..2026_…
+        "env_vars": {
+            # Also how long a job that replaces another waits for the GPUs: CloudFormation makes the new one
+            # first and deletes the old one at the end.
+            "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": str(deadlines.start),
+            "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+            "RAY_DEDUP_LOGS": "0",
+            "RAY_COLOR_PREFIX": "0",
+            # A rank whose peer died gives up, and leaves a trace of the collective it hung in.
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+            "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+            "TORCH_FR_BUFFER_SIZE": "2000",
+        },
+    }, sort_keys=False)
+
+
+def _submitter(image: str, bundle: CodeBundle, deadlines: Deadlines) -> dict[str, Any]:
+    """The pod that uploads the code, submits the job and follows its log; only it mounts the bundle."""
+    return {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "activeDeadlineSeconds": deadlines.run,
+        "terminationGracePeriodSeconds": 60,
+        "containers": [{
+            "name": "ray-job-submitter",
+            "image": image,
+            "imagePullPolicy": "IfNotPresent",
+            "env": env(NO_GPU),
+            "resources": {
+                "requests": {"cpu": "250m", "memory": "512Mi"},
+                "limits": {"cpu": "1", "memory": "1Gi"},
+            },
+            "securityContext": {"allowPrivilegeEscalation": False},
+            "lifecycle": {"preStop": {"exec": {"command": ["/bin/bash", "-c", _STOP_JOB]}}},
+            "volumeMounts": [{"name": "code", "mountPath": CODE_PATH, "readOnly": True}],
+        }],
+        "volumes": [{"name": "code", "configMap": {"name": bundle.name, "items": bundle.items}}],
+    }

@@ -1,0 +1,34 @@
+"""What others publish and we install: images and charts by exact version, read from dated data files."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_HERE = Path(__file__).parent
+
+
+@cache
+def release(name: str) -> dict[str, str]:
+    """The entry of versions.json: an `image`, or a Helm `chart` with `repository` and `version`."""
+    return _load("versions.json")[name]
+
+
+def efa_plugin_image(region: str) -> str:
+    """The EFA device plugin's image in the registry that EKS keeps in `region`.
+
+    Raises:
+        ValueError: no registry is known there.
+    """
+    accounts = _load("efa_image_accounts.json")["accounts"]
+    if region not in accounts:
+        raise ValueError(f"no EKS image registry is known in {region}; add its account to "
+                         "k8s/efa_image_accounts.json (EKS user guide, add-ons-images)")
+    return f"{accounts[region]}.dkr.ecr.{region}.amazonaws.com/{release('efa_device_plugin')['image']}"
+
+
+@cache
+def _load(name: str) -> dict[str, Any]:
+    return json.loads((_HERE / name).read_text())

@@ -1,0 +1,40 @@
+"""What a training is in Kubernetes: service account, Ray cluster, code bundle, job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cdk8s
+import cdk8s_plus_28 as kplus
+
+from k8s.bundle import CodeBundle, CodeConfigMap
+from k8s.ray_cluster import RayCluster, RayPods, WorkerGroup
+from k8s.ray_job import JobSpec, RayJob
+
+
+@dataclass(frozen=True)
+class TrainingObjects:
+    """The objects of a training, in the order in which they are applied."""
+
+    service_account: dict[str, Any]
+    ray_cluster: dict[str, Any]
+    code: dict[str, Any]
+    job: dict[str, Any]
+
+    def in_order(self) -> list[dict[str, Any]]:
+        """All of them."""
+        return [self.service_account, self.ray_cluster, self.code, self.job]
+
+
+def training_objects(*, namespace: str, cluster_name: str, pods: RayPods, workers: WorkerGroup,
+                     bundle: CodeBundle, job: JobSpec) -> TrainingObjects:
+    """The objects in `namespace`: a RayCluster `cluster_name` of `pods` and `workers`, and `job` for it."""
+    chart = cdk8s.Chart(cdk8s.App(), "training")
+    # The one account with AWS permissions; it has none in Kubernetes.
+    kplus.ServiceAccount(chart, "account", automount_token=False, metadata=cdk8s.ApiObjectMetadata(
+        name=pods.service_account, namespace=namespace))
+    RayCluster(chart, "cluster", name=cluster_name, namespace=namespace, pods=pods, workers=workers)
+    CodeConfigMap(chart, "code", namespace=namespace, bundle=bundle)
+    RayJob(chart, "job", namespace=namespace, job=job)
+    return TrainingObjects(*chart.to_json())
