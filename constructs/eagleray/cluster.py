@@ -62,8 +62,9 @@ class TrainingCluster(Construct):
         )
         self.cluster.node.add_dependency(log_group)
         self.cluster.connections.allow_default_port_from(kubectl_group, "kubectl and helm")
-        for number, arn in enumerate(admin_role_arns):
-            self.cluster.grant_cluster_admin(f"Admin{number}", arn)
+        for arn in dict.fromkeys(admin_role_arns):
+            # Named by the role, not by its place in the list: another order must change nothing.
+            self.cluster.grant_cluster_admin("Admin " + arn.replace("/", " "), arn)
         self.before_nodes = self._node_addons()
 
     def _node_addons(self) -> list[IDependable]:

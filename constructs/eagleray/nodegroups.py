@@ -57,7 +57,8 @@ class GpuNodegroup(Construct):
     """GPU nodes with an EFA interface on every network card that has EFA, close together in one subnet.
 
     The taint keeps everything else off the expensive nodes; the label is what NVIDIA's device plugin looks
-    for, since the AL2023 NVIDIA image does not set it.
+    for, since the AL2023 NVIDIA image does not set it. EKS replaces a node whose kubelet stays silent (auto
+    repair): a job that restarts from its checkpoint needs all its nodes.
 
     Attributes:
         nodegroup: the EKS managed nodegroup.
