@@ -1,0 +1,47 @@
+"""What a cluster needs before it can train: device plugins and the KubeRay operator."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from aws_cdk import Duration, Stack
+from aws_cdk import aws_eks_v2 as eks
+
+from constructs import Construct
+from k8s.kuberay import HelmRelease, kuberay_operator
+from k8s.platform import device_plugins, namespaces
+from settings.model import Settings
+from stacks.manifest import apply_manifest
+
+
+class PlatformStack(Stack):
+    """Namespaces, device plugins, operator.
+
+    The operator comes last and goes first: not before every Ray object is gone, since their finalizers need
+    it (they are in TrainingStack, which depends on this stack), but while there are still nodes to stop it on.
+
+    Attributes:
+        manifests: the Kubernetes objects, without those of the Helm chart.
+    """
+
+    def __init__(self, scope: Construct, construct_id: str, *, settings: Settings, cluster: eks.Cluster,
+                 **kwargs: Any) -> None:
+        super().__init__(scope, construct_id, **kwargs)
+        namespace_objects = namespaces(settings.ray.namespace)
+        plugin_objects = device_plugins(settings.region)
+        self.manifests = [*namespace_objects, *plugin_objects]
+        # The operator's Role lies in the namespace that it watches.
+        namespaces_there = apply_manifest(self, "Namespaces", cluster, namespace_objects)
+        plugins = apply_manifest(self, "DevicePlugins", cluster, plugin_objects)
+        operator = _helm_chart(self, "KubeRay", cluster, kuberay_operator(settings.ray.namespace))
+        operator.node.add_dependency(namespaces_there, plugins)
+
+
+def _helm_chart(scope: Construct, construct_id: str, cluster: eks.Cluster, release: HelmRelease) -> eks.HelmChart:
+    """A release that is either up or undone: a half-installed one would block the next attempt."""
+    return eks.HelmChart(
+        scope, construct_id, cluster=cast(eks.ICluster, cluster),
+        release=release.name, namespace=release.namespace, create_namespace=False,
+        repository=release.repository, chart=release.chart, version=release.version, values=release.values,
+        wait=True, atomic=True, timeout=Duration.minutes(release.wait_minutes),
+    )

@@ -1,0 +1,100 @@
+"""One training: a bucket, the standing Ray cluster, and the job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from aws_cdk import CfnOutput, Stack
+from aws_cdk import aws_eks_v2 as eks
+from eagleray.identity import PodIdentityRole
+from eagleray.storage import TrainingBucket
+
+from constructs import Construct
+from k8s.bundle import CodeBundle, package_files
+from k8s.ray_cluster import RayPods, WorkerGroup
+from k8s.ray_job import Deadlines, JobSpec, job_spec
+from k8s.training import TrainingObjects, training_objects
+from k8s.worker_env import efa_environment
+from settings.model import Settings
+from stacks.manifest import apply_manifest
+
+SERVICE_ACCOUNT = "training"
+# Stands for the bucket's name, which only AWS knows, in the files of cdk.out/manifests.
+BUCKET = "<checkpoint-bucket>"
+# Folder of the bucket for runs, and all of it that the job may write to.
+RUNS = "runs"
+_CODE = Path(__file__).resolve().parent.parent / "training"
+
+
+class TrainingStack(Stack):
+    """Bucket, AWS permissions, RayCluster, code and RayJob.
+
+    Code and job have construct ids that end in a hash of their content: a change makes CloudFormation create
+    the new one and then delete the old one, and an unchanged deployment does nothing.
+
+    Attributes:
+        manifests: the Kubernetes objects, with a placeholder for the bucket.
+    """
+
+    def __init__(self, scope: Construct, construct_id: str, *, settings: Settings, cluster: eks.Cluster,
+                 **kwargs: Any) -> None:
+        super().__init__(scope, construct_id, **kwargs)
+        namespace = settings.ray.namespace
+        storage = TrainingBucket(self, "Storage")
+        identity = PodIdentityRole(self, "Identity", cluster_name=settings.name, namespace=namespace,
+                                   service_account=SERVICE_ACCOUNT)
+        storage.grant_read_write(identity.role, RUNS)
+
+        bundle = _bundle(settings)
+        job = _job(settings, bundle)
+        objects = _objects(settings, bundle, job)
+        self.manifests = objects.in_order()
+
+        bucket = {BUCKET: storage.bucket.bucket_name}
+        account = apply_manifest(self, "ServiceAccount", cluster, [objects.service_account])
+        ray_cluster = apply_manifest(self, "RayCluster", cluster, [objects.ray_cluster])
+        # Only pods that start after the association get credentials.
+        ray_cluster.node.add_dependency(account, identity)
+        code = apply_manifest(self, _hashed("Code", bundle.name), cluster, [objects.code], bucket)
+        ray_job = apply_manifest(self, _hashed("RayJob", job.name), cluster, [objects.job])
+        ray_job.node.add_dependency(ray_cluster, code)
+
+        self._tell(namespace, job.name, storage)
+
+    def _tell(self, namespace: str, job: str, storage: TrainingBucket) -> None:
+        CfnOutput(self, "Bucket", description="Checkpoints and results; stays when the stack is destroyed",
+                  value=storage.bucket.bucket_name)
+        CfnOutput(self, "Namespace", value=namespace)
+        CfnOutput(self, "Job", value=job)
+        CfnOutput(self, "Status", description="Run this to see whether the job waits, runs or failed, and why",
+                  value=f"kubectl --namespace {namespace} describe rayjob {job}")
+        CfnOutput(self, "Watch", description="Run this to follow the job's log, once it is submitted",
+                  value=f"kubectl --namespace {namespace} logs --follow job/{job}")
+
+
+def _bundle(settings: Settings) -> CodeBundle:
+    train_json = settings.train_job(storage=f"s3://{BUCKET}/{RUNS}").model_dump_json(indent=2)
+    code = package_files(_CODE)
+    return CodeBundle(settings.name, {**code, "train.json": f"{train_json}\n"})
+
+
+def _job(settings: Settings, bundle: CodeBundle) -> JobSpec:
+    deadlines = Deadlines(start=settings.ray.start_minutes * 60, run=settings.ray.run_hours * 3600)
+    return job_spec(prefix=settings.name, cluster=settings.name, image=settings.ray.image, bundle=bundle,
+                    deadlines=deadlines)
+
+
+def _objects(settings: Settings, bundle: CodeBundle, job: JobSpec) -> TrainingObjects:
+    gpu = settings.gpu
+    pods = RayPods(image=settings.ray.image, ray_version=settings.ray.version, service_account=SERVICE_ACCOUNT,
+                   region=settings.region)
+    workers = WorkerGroup(nodes=gpu.nodes, gpus=gpu.instance.gpus, efa=gpu.instance.efa, cpu=gpu.cpu,
+                          memory_gib=gpu.memory_gib, environment=efa_environment(gpu.instance.family))
+    return training_objects(namespace=settings.ray.namespace, cluster_name=settings.name, pods=pods,
+                            workers=workers, bundle=bundle, job=job)
+
+
+def _hashed(prefix: str, name: str) -> str:
+    """`RayJob3f2a…` for an object named `eagleray-3f2a…`."""
+    return prefix + name.rsplit("-", 1)[1]
