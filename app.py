@@ -1,24 +1,39 @@
 #!/usr/bin/env python3
-"""The CDK app: settings in, stacks out."""
+"""The CDK app: settings in, stacks and the files of their Kubernetes objects out."""
 
 import sys
+from itertools import pairwise
+from pathlib import Path
 
 import aws_cdk as cdk
 
+from k8s.files import write_manifests
 from settings import Settings, SettingsError, load_settings
 from stacks.cluster_stack import ClusterStack
 from stacks.network_stack import NetworkStack
+from stacks.platform_stack import PlatformStack
+from stacks.training_stack import TrainingStack
 
 
 def build(app: cdk.App, settings: Settings) -> list[cdk.Stack]:
-    """Add the stacks to the app, each after the one it stands on."""
+    """Add the stacks to the app, and write their Kubernetes objects into its folder.
+
+    Each stack depends on the one before: they are deployed in this order and deleted in the reverse.
+    """
     env = cdk.Environment(account=settings.account, region=settings.region)
     network = NetworkStack(app, "NetworkStack", settings=settings, env=env,
                            stack_name=f"{settings.name}-network")
-    cluster = ClusterStack(app, "ClusterStack", settings=settings, network=network, env=env,
-                           stack_name=f"{settings.name}-cluster")
-    cluster.add_stack_dependency(network)
-    return [network, cluster]
+    eks = ClusterStack(app, "ClusterStack", settings=settings, network=network, env=env,
+                       stack_name=f"{settings.name}-cluster")
+    platform = PlatformStack(app, "PlatformStack", settings=settings, cluster=eks.cluster, env=env,
+                             stack_name=f"{settings.name}-platform")
+    training = TrainingStack(app, "TrainingStack", settings=settings, cluster=eks.cluster, env=env,
+                             stack_name=f"{settings.name}-training")
+    stacks: list[cdk.Stack] = [network, eks, platform, training]
+    for before, after in pairwise(stacks):
+        after.add_stack_dependency(before)
+    write_manifests(Path(app.outdir) / "manifests", [*platform.manifests, *training.manifests])
+    return stacks
 
 
 def main() -> None:

@@ -27,7 +27,9 @@ class NetworkStack(Stack):
         )
         self.efa_security_group = EfaSecurityGroup(self, "Efa", vpc=self.network.vpc).security_group
         self.placement_group: ec2.CfnPlacementGroup | None = None
-        # A reservation is only usable in the placement group that it was made in, or in none.
+        # A reservation is only usable in the placement group that it was made in, or in none. To change a
+        # standing cluster to one, deploy ClusterStack first (cdk deploy --exclusively ClusterStack): while its
+        # nodes are in this group, CloudFormation rightly refuses to take the group away.
         if isinstance(settings.gpu.capacity, OnDemand):
             self.placement_group = ec2.CfnPlacementGroup(self, "PlacementGroup", strategy="cluster")
 
