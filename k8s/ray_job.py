@@ -110,6 +110,8 @@ def _submitter(image: str, bundle: CodeBundle, deadlines: Deadlines) -> dict[str
                 "limits": {"cpu": "1", "memory": "1Gi"},
             },
             "securityContext": {"allowPrivilegeEscalation": False},
+            # The end of the log, where a failed training says why, becomes part of the pod's status.
+            "terminationMessagePolicy": "FallbackToLogsOnError",
             "lifecycle": {"preStop": {"exec": {"command": ["/bin/bash", "-c", _STOP_JOB]}}},
             "volumeMounts": [{"name": "code", "mountPath": CODE_PATH, "readOnly": True}],
         }],

@@ -27,14 +27,17 @@ class PlatformStack(Stack):
     def __init__(self, scope: Construct, construct_id: str, *, settings: Settings, cluster: eks.Cluster,
                  **kwargs: Any) -> None:
         super().__init__(scope, construct_id, **kwargs)
-        namespace_objects = namespaces(settings.ray.namespace)
-        plugin_objects = device_plugins(settings.region)
-        self.manifests = [*namespace_objects, *plugin_objects]
-        # The operator's Role lies in the namespace that it watches.
-        namespaces_there = apply_manifest(self, "Namespaces", cluster, namespace_objects)
-        plugins = apply_manifest(self, "DevicePlugins", cluster, plugin_objects)
+        # The operator's Role lies in the namespace that it watches, so the namespace is older.
+        before_operator = [*namespaces(settings.ray.namespace), *device_plugins(settings.region)]
+        self.manifests = before_operator
         operator = _helm_chart(self, "KubeRay", cluster, kuberay_operator(settings.ray.namespace))
-        operator.node.add_dependency(namespaces_there, plugins)
+        for manifest in before_operator:
+            operator.node.add_dependency(apply_manifest(self, _title(manifest), cluster, manifest))
+
+
+def _title(manifest: dict[str, Any]) -> str:
+    """`Namespace-ray`."""
+    return f"{manifest['kind']}-{manifest['metadata']['name']}"
 
 
 def _helm_chart(scope: Construct, construct_id: str, cluster: eks.Cluster, release: HelmRelease) -> eks.HelmChart:

@@ -52,12 +52,12 @@ class TrainingStack(Stack):
         self.manifests = objects.in_order()
 
         bucket = {BUCKET: storage.bucket.bucket_name}
-        account = apply_manifest(self, "ServiceAccount", cluster, [objects.service_account])
-        ray_cluster = apply_manifest(self, "RayCluster", cluster, [objects.ray_cluster])
+        account = apply_manifest(self, "ServiceAccount", cluster, objects.service_account)
+        ray_cluster = apply_manifest(self, "RayCluster", cluster, objects.ray_cluster)
         # Only pods that start after the association get credentials.
         ray_cluster.node.add_dependency(account, identity)
-        code = apply_manifest(self, _hashed("Code", bundle.name), cluster, [objects.code], bucket)
-        ray_job = apply_manifest(self, _hashed("RayJob", job.name), cluster, [objects.job])
+        code = apply_manifest(self, _hashed("Code", bundle.name), cluster, objects.code, bucket)
+        ray_job = apply_manifest(self, _hashed("RayJob", job.name), cluster, objects.job)
         ray_job.node.add_dependency(ray_cluster, code)
 
         self._tell(namespace, job.name, storage)
