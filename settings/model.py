@@ -31,7 +31,7 @@ class NetworkSettings(_Strict):
     cidr: str = "10.0.0.0/16"
     """Address range of the VPC, /16 to /22."""
     flow_log_days: int = Field(default=30, ge=1)
-    """Days that VPC flow logs are kept."""
+    """Days that VPC flow logs are kept; rounded up to a period that CloudWatch offers."""
 
     @field_validator("cidr")
     @classmethod
@@ -53,10 +53,10 @@ class ClusterSettings(_Strict):
     """kubectl that applies the manifests; must be the layer of the cluster's version."""
     api_cidrs: list[str] = []
     """Address ranges that may reach the cluster's API from the internet; none: only from inside the VPC."""
-    admin_role_arns: list[str] = []
-    """IAM roles that get cluster-admin besides the one that deploys."""
+    admin_arns: list[str] = []
+    """IAM roles or users that become cluster-admin, for `kubectl`: name your own."""
     log_days: int = Field(default=30, ge=1)
-    """Days that control-plane logs are kept."""
+    """Days that control-plane logs are kept; rounded up likewise."""
 
     @field_validator("kubectl_layer", mode="before")
     @classmethod
@@ -89,12 +89,15 @@ class ClusterSettings(_Strict):
                                  "for example 203.0.113.7/32")
         return value
 
-    @field_validator("admin_role_arns")
+    @field_validator("admin_arns")
     @classmethod
-    def _role_arns(cls, value: list[str]) -> list[str]:
+    def _principals(cls, value: list[str]) -> list[str]:
         for arn in value:
-            if not re.fullmatch(r"arn:aws[\w-]*:iam::\d{12}:role/[\w+=,.@/-]+", arn):
-                raise ValueError(f"{arn} is not a role ARN; it looks like arn:aws:iam::123456789012:role/Admin")
+            if ":assumed-role/" in arn:
+                raise ValueError(f"{arn} is a session; name its role, as in arn:aws:iam::123456789012:role/Admin")
+            if not re.fullmatch(r"arn:aws[\w-]*:iam::\d{12}:(role|user)/[\w+=,.@/-]+", arn):
+                raise ValueError(f"{arn} is not the ARN of a role or user; "
+                                 "it looks like arn:aws:iam::123456789012:role/Admin")
         return value
 
     @model_validator(mode="after")

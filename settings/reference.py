@@ -1,10 +1,13 @@
-"""The table of every setting, made from the settings themselves: `python -m settings.reference`."""
+"""The table of every setting, made from the settings themselves: `python -m settings.reference README.md`."""
 
 from __future__ import annotations
 
 import json
+import re
+import sys
 import typing
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -49,5 +52,12 @@ def _choices(annotation: Any) -> tuple[str, ...]:
     return typing.get_args(annotation) if typing.get_origin(annotation) is typing.Literal else ()
 
 
+def write_into(document: Path) -> None:
+    """Put the table between the `settings` markers of a Markdown file."""
+    before, found, after = re.split(r"(?<=-->\n)(.*?)(?=<!-- /settings -->)", document.read_text(), flags=re.DOTALL)
+    del found
+    document.write_text(f"{before}{markdown()}\n{after}")
+
+
 if __name__ == "__main__":
-    print(markdown())
+    write_into(Path(sys.argv[1]))

@@ -31,7 +31,7 @@ class ClusterStack(Stack):
             kubectl_layer=_KUBECTL_LAYERS[settings.cluster.kubectl_layer](self, "Kubectl"),
             network=network.network,
             api_cidrs=settings.cluster.api_cidrs,
-            admin_role_arns=settings.cluster.admin_role_arns,
+            admin_arns=settings.cluster.admin_arns,
             log_days=settings.cluster.log_days,
         )
         self.cluster = control_plane.cluster

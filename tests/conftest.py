@@ -111,7 +111,7 @@ def synth_changed(synth: Callable[..., Synth]) -> Synth:
         "network.flow_log_days=45",
         "cluster.log_days=7",
         "cluster.api_cidrs=[203.0.113.7/32, 198.51.100.0/24]",
-        "cluster.admin_role_arns=[arn:aws:iam::123456789012:role/Admin, arn:aws:iam::123456789012:role/Team]",
+        "cluster.admin_arns=[arn:aws:iam::123456789012:role/Admin, arn:aws:iam::123456789012:role/Team]",
         "system.nodes=2",
         "gpu.nodes=3",
         "gpu.instance_type=p5.48xlarge",

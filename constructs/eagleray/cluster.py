@@ -31,9 +31,9 @@ class TrainingCluster(Construct):
 
     def __init__(self, scope: Construct, construct_id: str, *, name: str, version: str,
                  kubectl_layer: lambda_.ILayerVersion, network: TrainingVpc, api_cidrs: Sequence[str],
-                 admin_role_arns: Sequence[str], log_days: int) -> None:
+                 admin_arns: Sequence[str], log_days: int) -> None:
         """`version` like "1.36", and the kubectl layer of that version; `api_cidrs` may reach the API from
-        the internet, none of them makes it private; each role of `admin_role_arns` becomes cluster-admin."""
+        the internet, none of them makes it private; each IAM role or user of `admin_arns` becomes cluster-admin."""
         super().__init__(scope, construct_id)
         self.name = name
         # EKS creates this group itself when it is missing: without retention, and left behind on delete.
@@ -62,7 +62,7 @@ class TrainingCluster(Construct):
         )
         self.cluster.node.add_dependency(log_group)
         self.cluster.connections.allow_default_port_from(kubectl_group, "kubectl and helm")
-        for arn in dict.fromkeys(admin_role_arns):
+        for arn in dict.fromkeys(admin_arns):
             # Named by the role, not by its place in the list: another order must change nothing.
             self.cluster.grant_cluster_admin("Admin " + arn.replace("/", " "), arn)
         self.before_nodes = self._node_addons()

@@ -1,0 +1,43 @@
+"""What the documents say is what the code does."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from settings import load_settings, reference
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "benchmarks").glob("*.md"))]
+
+
+def test_the_readme_lists_every_setting_as_it_is():
+    text = (ROOT / "README.md").read_text()
+    table = re.search(r"<!-- settings:.*?-->\n(.*?)\n<!-- /settings -->", text, re.DOTALL)
+    assert table, "README.md has lost the markers around the table of settings"
+    assert table.group(1).strip() == reference.markdown(), "run `python -m settings.reference README.md`"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+def test_every_link_to_a_file_leads_somewhere(document):
+    links = re.findall(r"\]\((?!https?://|#)([^)#]+)", document.read_text())
+    assert not [link for link in links if not (document.parent / link).exists()]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+def test_every_override_in_the_documents_is_accepted(document):
+    for config, overrides in re.findall(r"-c config=(\w+)(?![\w/.])(?: -c set=([\w.=,]+))?", document.read_text()):
+        load_settings(config, overrides or None)
+    for quoted, bare in re.findall(r"-c set=(?:\"(.+?)\"|([\w.=,]+))", document.read_text()):
+        load_settings("l4", quoted or bare)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+def test_every_make_target_in_the_documents_exists(document):
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"`?make ([a-z][\w-]+)`?", _code(document))) <= targets
+
+
+def _code(document: Path) -> str:
+    text = document.read_text()
+    return "\n".join(re.findall(r"```\w*\n(.*?)```", text, re.DOTALL) + re.findall(r"`([^`\n]+)`", text))
