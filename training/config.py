@@ -16,7 +16,7 @@ AUTO = "auto"
 
 
 def _count_or_auto(value: Any) -> Any:
-    number = value if isinstance(value, int) and not isinstance(value, bool) else _whole_number(value)
+    number = None if isinstance(value, bool) else _whole_number(value)
     if value != AUTO and (number is None or number < 1):
         raise ValueError("must be a whole number, 1 or more, or auto")
     return AUTO if value == AUTO else number

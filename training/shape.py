@@ -51,10 +51,11 @@ class ModelShape:
                 raise UnknownShapeError(f"{kind or 'the model'} is a mixture of experts ({key} {text[key]})")
         hidden, heads = _size(text, "hidden_size", "n_embd"), _size(text, "num_attention_heads", "n_head")
         plain = kind in _TWO_MATRIX_MLP
+        usual_width = 4 * hidden if plain else None
         return cls(
             layers=_size(text, "num_hidden_layers", "n_layer"),
             hidden=hidden,
-            intermediate=_size(text, "intermediate_size", "n_inner", "ffn_dim", or_else=4 * hidden if plain else None),
+            intermediate=_size(text, "intermediate_size", "n_inner", "ffn_dim", or_else=usual_width),
             heads=heads,
             kv_heads=_size(text, "num_key_value_heads", or_else=heads),
             head_dim=_size(text, "head_dim", or_else=hidden // heads),
