@@ -16,15 +16,22 @@ from training.model import CausalLMWithLoss
 from training.storage import RunFolder
 
 _FILE = "metrics.jsonl"
-_PEAKS: list[tuple[str, float]] = json.loads((Path(__file__).parent / "peak_flops.json").read_text())["rows"]
+_GPUS: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "gpus.json").read_text())["gpus"]
 
 
 def peak_flops(device: torch.device) -> float | None:
     """Dense bf16 FLOP/s of this device by its datasheet; None where the table does not have it."""
     if device.type != "cuda":
         return None
-    name = torch.cuda.get_device_name(device)
-    return next((tflops * 1e12 for part, tflops in _PEAKS if part in name), None)
+    return named_peak_flops(torch.cuda.get_device_name(device))
+
+
+def named_peak_flops(device_name: str) -> float | None:
+    """The same by the name that CUDA gives the device, such as `NVIDIA L4`."""
+    found = [gpu for gpu in _GPUS.values() if gpu["device_name"] in device_name]
+    # `NVIDIA L40S` holds both L4 and L40S
+    best = max(found, key=lambda gpu: len(gpu["device_name"]), default=None)
+    return None if best is None else best["bf16_tflops"] * 1e12
 
 
 def flops_per_token(trained: CausalLMWithLoss, config: PretrainedConfig, sequence_length: int) -> float | None:

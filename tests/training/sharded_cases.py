@@ -1,0 +1,141 @@
+"""What the ranks of the sharding tests do; each function runs on every rank."""
+
+import shutil
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+from training import checkpoint, data, model, parallel, step, weights
+from training.config import ModelConfig, OptimizerConfig, ParallelConfig, TrainConfig
+from training.errors import AgreedError, JobError, together
+from training.storage import RunFolder
+
+CPU = torch.device("cpu")
+SEQUENCE, GLOBAL_BATCH = 16, 8
+OPTIMIZER = OptimizerConfig(learning_rate=1e-2, warmup_steps=2, weight_decay=0.1, clip_norm=1.0)
+
+
+def training(architecture, world, **changes):
+    """A TrainConfig whose global batch is the same whatever the world and the accumulation."""
+    turns = changes.pop("accumulation", 1)
+    return TrainConfig(
+        model=ModelConfig(weights="random", architecture=architecture),
+        optimizer=OPTIMIZER, steps=8, sequence_length=SEQUENCE, seed=3,
+        micro_batch=GLOBAL_BATCH // world // turns, accumulation=turns, **changes,
+    )
+
+
+def batches(config, number, rank, world):
+    """Micro-batches in which a third of the labels do not count, unevenly over the ranks."""
+    vocabulary = config.model.architecture["vocab_size"]
+    sequences = data.open_data(config, vocabulary)
+    return [
+        (ids, labels.masked_fill((labels % 3 == 0) | (ids[:, :1] < vocabulary // 3), -100))
+        for ids, labels in data.micro_batches(sequences, config, number, rank, world, CPU)
+    ]
+
+
+def build(config, nodes, dtype=torch.float32, seed=None, pretrained=None):
+    """The sharded model, its optimizer and mesh."""
+    architecture = model.read_config(config.model)
+    mesh = parallel.make_mesh(config.parallel, nodes, dist.get_world_size() // nodes, "cpu")
+    trained = parallel.build(
+        architecture, config.parallel, mesh, CPU, compute_dtype=dtype, pretrained=pretrained,
+        seed=config.seed if seed is None else seed,
+    )
+    return trained, step.make_optimizer(trained, config.optimizer), mesh
+
+
+def steps(built, config, numbers):
+    """Train the steps; their losses and gradient norms."""
+    trained, optimizer, mesh = built
+    found = []
+    for number in numbers:
+        loss, norm = step.train_step(
+            trained, optimizer, mesh, batches(config, number, dist.get_rank(), dist.get_world_size()),
+            learning_rate=step.learning_rate(config.optimizer, number, config.steps),
+            clip_norm=config.optimizer.clip_norm,
+        )
+        found.append((loss.item(), norm.item()))
+    return found
+
+
+def whole(trained):
+    """All parameters, gathered, under transformers' names."""
+    state = trained.model.state_dict()
+    return {name: (t.full_tensor() if isinstance(t, DTensor) else t).clone() for name, t in state.items()}
+
+
+def train_and_gather(cases):
+    """For each (architecture, parallel, nodes, dtype, accumulation): state before, losses, state after."""
+    found = []
+    for architecture, chosen, nodes, dtype, accumulation in cases:
+        config = training(architecture, dist.get_world_size(), parallel=ParallelConfig(**chosen),
+                          accumulation=accumulation)
+        built = build(config, nodes, dtype)
+        before = whole(built[0])
+        numbers = steps(built, config, range(1, 5))
+        after = whole(built[0])
+        shards = {type(p).__name__ for p in built[0].parameters()}
+        found.append((before, numbers, after, shards) if dist.get_rank() == 0 else None)
+    return found
+
+
+def publish_to(folder):
+    """A `publish` that copies, where a job has Ray's report."""
+    return lambda local, path: shutil.copytree(local, Path(folder.path(path)), dirs_exist_ok=True)
+
+
+def save_then_train_on(architecture, chosen, nodes, storage):
+    """Three steps, a checkpoint, three steps: the losses of the latter."""
+    config = training(architecture, dist.get_world_size(), parallel=ParallelConfig(**chosen))
+    folder = RunFolder(storage, "run")
+    built = build(config, nodes)
+    steps(built, config, range(1, 4))
+    checkpoint.save(folder, built[0].model, built[1], 3, 2, publish_to(folder))
+    return steps(built, config, range(4, 7))
+
+
+def resume_then_train_on(architecture, chosen, nodes, storage):
+    """Other random weights, replaced by the checkpoint's: the step found and the losses of three steps."""
+    config = training(architecture, dist.get_world_size(), parallel=ParallelConfig(**chosen))
+    built = build(config, nodes, seed=99)
+    done = checkpoint.resume(RunFolder(storage, "run"), built[0].model, built[1])
+    return done, steps(built, config, range(done + 1, done + 4))
+
+
+def save_many(architecture, storage, numbers, keep):
+    """Checkpoints of an untrained model at the given steps."""
+    config = training(architecture, dist.get_world_size())
+    folder = RunFolder(storage, "run")
+    trained, optimizer, _ = build(config, 1)
+    for number in numbers:
+        checkpoint.save(folder, trained.model, optimizer, number, keep, publish_to(folder))
+
+
+def load_pretrained(path, architecture):
+    """The whole state of a model loaded from a folder, or the reason why not."""
+    config = training(architecture, dist.get_world_size())
+    named = ModelConfig(name=str(path))
+    try:
+        loaded = weights.Pretrained.load(named, model.read_config(named))
+        trained, _, _ = build(config, 1, pretrained=loaded)
+    except AgreedError as error:
+        return str(error)
+    return whole(trained)
+
+
+def fail_on_one_rank():
+    """The reason that each rank gets when only rank 1 fails."""
+
+    def act():
+        if dist.get_rank() == 1:
+            raise JobError("the file is not on this node")
+        return "fine"
+
+    try:
+        return together(act)
+    except AgreedError as error:
+        return f"agreed: {error}"

@@ -1,0 +1,104 @@
+"""The loop of a job: what it leaves behind, how it resumes, and what it refuses. Real ranks, no Ray."""
+
+import json
+
+import pytest
+import ranks
+from loop_cases import work
+
+from training.config import TrainJob
+from training.storage import RunFolder
+from training.summary import summarise
+
+pytestmark = pytest.mark.slow
+
+
+def summary(job, folder, failure=None):
+    parsed = TrainJob.model_validate(job)
+    return summarise(parsed, RunFolder(str(folder), job["name"]), failure)
+
+
+def test_a_run_leaves_metrics_checkpoints_and_a_summary(tmp_path):
+    job = ranks.job(tmp_path, world=2)
+    assert ranks.run(2, work, job) == [None, None]
+    run = tmp_path / "tiny"
+    assert [step for step, _ in ranks.losses(run)] == [1, 2, 3, 4, 5, 6]
+    assert sorted(p.name for p in (run / "checkpoints").iterdir()) == ["step-00000004", "step-00000006"]
+    record = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])
+    assert record["learning_rate"] == pytest.approx(1.5e-3)
+    assert record["tokens_per_second"] == pytest.approx(2 * 2 * 16 / record["step_seconds"])
+    found = summary(job, tmp_path)
+    assert found["status"] == "succeeded"
+    assert (found["steps"], found["world_size"], found["nodes"], found["restarts"]) == (6, 2, 1, 0)
+    assert (found["first_loss"], found["last_loss"]) == (ranks.losses(run)[0][1], ranks.losses(run)[-1][1])
+    assert found["checkpoint"] == f"{run}/checkpoints/step-00000006"
+    assert found["mfu"] is None  # no peak is known for a CPU
+    assert found["transport"]["verdict"] == "unproven"
+    assert [r["rank"] for r in found["transport"]["ranks"]] == [0, 1]
+    assert found["config_hash"] == TrainJob.model_validate(job).config_hash()
+
+
+def test_a_run_started_again_goes_on_from_its_checkpoint_with_the_same_losses(tmp_path):
+    dropout = {**ranks.QWEN2, "attention_dropout": 0.2}
+    model = {"weights": "random", "architecture": dropout}
+    once = ranks.job(tmp_path / "once", world=2, model=model)
+    ranks.run(2, work, once)
+    broken = ranks.job(tmp_path / "broken", world=2, model=model)
+    assert "step 5: loss nan" in ranks.run(2, work, broken, None, 5)[0]
+    assert [step for step, _ in ranks.losses(tmp_path / "broken" / "tiny")] == [1, 2, 3, 4]
+    assert ranks.run(2, work, broken) == [None, None]
+    assert ranks.losses(tmp_path / "broken" / "tiny") == ranks.losses(tmp_path / "once" / "tiny")
+    assert summary(broken, tmp_path / "broken")["restarts"] == 1
+    assert json.loads((tmp_path / "broken" / "tiny" / "run.json").read_text())["resumed_at"] == 4
+
+
+def test_a_finished_run_started_again_trains_nothing(tmp_path):
+    job = ranks.job(tmp_path)
+    ranks.run(1, work, job)
+    before = (tmp_path / "tiny" / "metrics.jsonl").read_text()
+    assert ranks.run(1, work, job) == [None]
+    assert (tmp_path / "tiny" / "metrics.jsonl").read_text() == before
+
+
+def test_a_loss_that_is_not_a_number_ends_the_run_on_all_ranks_and_is_not_saved(tmp_path):
+    job = ranks.job(tmp_path, world=2)
+    reasons = ranks.run(2, work, job, None, 4)
+    assert reasons[0] == reasons[1]
+    assert reasons[0].startswith("step 4: loss nan, gradient norm ")
+    assert sorted(p.name for p in (tmp_path / "tiny" / "checkpoints").iterdir()) == ["step-00000002"]
+    failed = summary(job, tmp_path, reasons[0])
+    assert (failed["status"], failed["reason"], failed["steps"]) == ("failed", reasons[0], 3)
+
+
+def test_checkpoints_of_another_training_are_not_taken_over(tmp_path):
+    ranks.run(1, work, ranks.job(tmp_path))
+    (reason,) = ranks.run(1, work, ranks.job(tmp_path, seed=2))
+    assert "holds checkpoints of a training with other settings" in reason
+    assert "use another name or remove it" in reason
+
+
+def test_a_checkpoint_only_at_the_end(tmp_path):
+    ranks.run(1, work, ranks.job(tmp_path, checkpoint={"every_steps": 0}))
+    assert [p.name for p in (tmp_path / "tiny" / "checkpoints").iterdir()] == ["step-00000006"]
+
+
+@pytest.mark.parametrize(("changes", "local_world", "message"), [
+    ({"sequence_length": 65}, 1, "sequence_length 65 is beyond the model's 64 positions"),
+    ({"data": {"kind": "text", "path": "/no/such/text"}}, 1, "data.path /no/such/text does not exist"),
+    ({}, 3, "has 3 ranks where the job wants 1 on each of 1 nodes"),
+])
+def test_what_cannot_run_fails_before_the_first_step(tmp_path, changes, local_world, message):
+    (reason,) = ranks.run(1, work, ranks.job(tmp_path, **changes), local_world)
+    assert message in reason
+    assert not (tmp_path / "tiny").exists()
+
+
+def test_a_rank_that_should_have_a_gpu_and_has_none_says_so(tmp_path, monkeypatch):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    job = ranks.job(tmp_path)
+    job["placement"]["device"] = "cuda"
+    (reason,) = ranks.run(1, work, job)
+    assert "has no usable CUDA device, and the job wants one (placement.device cuda)" in reason
