@@ -10,9 +10,10 @@ import yaml
 from crd_schema import errors
 from lookup import only
 
-CRDS = Path(os.environ.get("KUBERAY_CRDS", ""))
+FOLDER = os.environ.get("KUBERAY_CRDS", "")
+CRDS = Path(FOLDER)
 needs_crds = pytest.mark.skipif(
-    CRDS == Path(), reason="KUBERAY_CRDS names no folder with KubeRay's CRDs, so Ray's objects are not checked")
+    not FOLDER, reason="KUBERAY_CRDS names no folder with KubeRay's CRDs, so Ray's objects are not checked")
 RAY_KINDS = {"RayCluster", "RayJob"}
 CLUSTERS = ["synth_l4", "synth_h100"]
 
