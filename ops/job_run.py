@@ -6,12 +6,13 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ops.errors import CommandError
+from ops.submitted_job import SubmittedJob
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
@@ -33,20 +34,21 @@ def connect(dashboard: str) -> JobSubmissionClient:
         os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1"]))
     from ray.job_submission import JobSubmissionClient
 
-    logging.getLogger("ray").setLevel(logging.WARNING)  # it reports each upload
-    return JobSubmissionClient(dashboard)
+    client = JobSubmissionClient(dashboard)
+    logging.getLogger("ray.dashboard").setLevel(logging.WARNING)  # it reports each upload
+    return client
 
 
-def submit(client: JobSubmissionClient, name: str, entrypoint: str, runtime_env: Mapping[str, Any]) -> str:
-    """`ray job submit --runtime-env-json … -- entrypoint`. Returns the submission id.
+def submit(client: JobSubmissionClient, job: SubmittedJob) -> str:
+    """`ray job submit --runtime-env-json … --entrypoint-num-cpus … -- entrypoint`. Returns the submission id.
 
     The head's job agent comes up a moment after the nodes: until then the API answers with an error.
     """
     deadline = time.monotonic() + _AGENT_SECONDS
     while True:
         try:
-            return client.submit_job(entrypoint=entrypoint, submission_id=f"{name}-rehearsal",
-                                     runtime_env=dict(runtime_env), entrypoint_num_cpus=0)
+            return client.submit_job(entrypoint=job.entrypoint, submission_id=f"{job.name}-rehearsal",
+                                     runtime_env=dict(job.runtime_env), entrypoint_num_cpus=job.entrypoint_cpus)
         except RuntimeError as error:
             if "agent" not in str(error).lower() or time.monotonic() > deadline:
                 raise CommandError(f"Ray's job API did not take the job: {error}") from None

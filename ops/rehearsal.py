@@ -131,7 +131,8 @@ def _run(cluster: LocalCluster, job: SubmittedJob, staging: Path, screen: Screen
 
     client = connect(cluster.dashboard)
     began, first = time.monotonic(), None
-    submission = submit(client, job.name, job.entrypoint, job.runtime_env)
+    submission = submit(client, job)
+    screen.line(f"submitted as {submission}; its workers start")
     follower = Follower(client, submission, staging / "runs" / job.job.name / "metrics.jsonl")
     try:
         with screen.training(job.job.training.steps) as steps:

@@ -46,7 +46,7 @@ class Replacement:
 
 # Of the pods' and the job's environment: only a GPU node or the image gives these a meaning.
 _DROPPED = ("NCCL_*", "TORCH_NCCL_*", "FI_*", "OFI_*", "RDMAV_*", "NVIDIA_*", "CUDA_*", "PYTORCH_CUDA_*",
-            "PYTORCH_ALLOC_*", "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "RAY_AUTH_*")
+            "PYTORCH_ALLOC_*", "TORCH_FR_*", "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "RAY_AUTH_*")
 _OWN_EACH_NODE = ("*port", "*memory", "node-ip-address", "address", "temp-dir", "block", "plasma-directory")
 _START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
 
@@ -116,7 +116,7 @@ def describe(job: SubmittedJob) -> dict[str, Any]:
     """All that decides what the job does, as nested dicts; other files than train.json by their hash."""
     other = {path: text for path, text in job.files.items() if path != job.job_file}
     return {
-        "entrypoint": job.entrypoint,
+        "entrypoint": {"command": job.entrypoint, "cpus": job.entrypoint_cpus},
         "deadline": {"seconds": job.deadline_seconds},
         "runtime_env": dict(job.runtime_env),
         "train.json": job.job.model_dump(mode="json"),

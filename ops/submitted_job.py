@@ -40,6 +40,7 @@ class SubmittedJob:
 
     name: str
     entrypoint: str
+    entrypoint_cpus: float | None
     runtime_env: Mapping[str, Any]
     deadline_seconds: int | None
     files: Mapping[str, bytes]
@@ -76,7 +77,7 @@ def read_submitted_job(cdk_out: Path) -> SubmittedJob:
     entrypoint = spec.get("entrypoint", "")
     job_file = _job_file(name, entrypoint, working_dir, files)
     return SubmittedJob(
-        name=name, entrypoint=entrypoint, runtime_env=runtime_env,
+        name=name, entrypoint=entrypoint, entrypoint_cpus=spec.get("entrypointNumCpus"), runtime_env=runtime_env,
         deadline_seconds=spec.get("activeDeadlineSeconds"), files=files, mounts=mounts, job_file=job_file,
         job=_train_job(name, job_file, files[job_file]), cluster=cluster["metadata"]["name"],
         head=_pod_shape(1, cluster["spec"]["headGroupSpec"]),
