@@ -1,0 +1,71 @@
+"""The `eagleray` command as a script sees it: words on stderr, exit codes."""
+
+import os
+import signal
+import sys
+
+import pytest
+
+from ops import cli
+from ops.errors import StoppedError
+from ops.interrupts import interrupts
+
+
+def run(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["eagleray", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    return stop.value.code or 0
+
+
+def test_nothing_synthesized(monkeypatch, tmp_path, capsys):
+    assert run(monkeypatch, "rehearse", "--cdk-out", tmp_path / "cdk.out", "--out", tmp_path / "out") == 2
+    assert "make synth" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_run_to_report(monkeypatch, tmp_path, capsys):
+    assert run(monkeypatch, "report", tmp_path / "nowhere") == 2
+    assert "no such folder" in capsys.readouterr().err
+
+
+def test_a_wrong_option_is_a_usage_error(monkeypatch, capsys):
+    assert run(monkeypatch, "rehearse", "--steps", "0") == 2
+    assert "--steps" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["rehearse", "report"])
+def test_help_has_an_example_and_the_exit_codes(monkeypatch, capsys, command):
+    assert run(monkeypatch, command, "--help") == 0
+    shown = capsys.readouterr().out
+    assert f"Example: eagleray {command}" in shown
+    assert "Exit codes" in shown
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_signals_end_a_command_through_its_clean_up(number, code):
+    cleaned = []
+    with pytest.raises(StoppedError) as stop:
+        _wait_for_a_signal(number, cleaned)
+    assert stop.value.exit_code == code
+    assert cleaned == [True]
+
+
+def _wait_for_a_signal(number, cleaned):
+    with interrupts() as signals:
+        try:
+            os.kill(os.getpid(), number)
+            signal.pause()
+        finally:
+            signals.clean_up_undisturbed()
+            os.kill(os.getpid(), number)  # an impatient second one
+            cleaned.append(True)
+
+
+def test_an_ignored_hangup_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interrupts():
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)

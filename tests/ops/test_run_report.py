@@ -1,0 +1,143 @@
+"""report.html: everything a person needs, nothing that runs or loads, nothing unescaped."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from ops.errors import NothingToDoError
+from ops.report import write_report
+from ops.run_folder import read_run
+
+ROWS = [{"step": n, "loss": 8.0 - n / 10, "grad_norm": 1.0, "learning_rate": 1e-3, "tokens_per_second": 5000.0,
+         "step_seconds": 0.3} for n in range(1, 31)]
+SUMMARY = {"status": "succeeded", "steps": 30, "first_loss": 7.9, "last_loss": 5.0, "tokens_per_second": 5000,
+           "mfu": None, "world_size": 4, "nodes": 2, "restarts": 0, "config_hash": "0123456789ab",
+           "transport": {"verdict": "unproven", "reasons": ["gloo moves bytes over TCP"], "ranks": [{"rank": 0}]},
+           "checkpoint": "/x/checkpoints/step-00000030", "versions": {"torch": "2.13.0"}}
+NASTY = "<script>alert('x')</script>&\"'"
+
+
+def make_run(folder, rows=ROWS, summary=SUMMARY, rehearsal=None):
+    folder.mkdir(exist_ok=True)
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "summary.json").write_text(json.dumps(summary))
+    if rehearsal is not None:
+        (folder / "rehearsal.json").write_text(json.dumps(rehearsal))
+    return folder
+
+
+def page(folder):
+    write_report(folder, folder / "report.html")
+    return (folder / "report.html").read_text()
+
+
+class Balance(HTMLParser):
+    """Fails at a closing tag that closes something else."""
+
+    VOID = {"meta", "br", "hr", "img", "link", "input"}
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.tags = [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def parsed(text):
+    parser = Balance()
+    parser.feed(text)
+    assert parser.open == []
+    return parser
+
+
+def test_all_figures_and_curves_are_there(tmp_path):
+    text = page(make_run(tmp_path / "run"))
+    assert parsed(text).tags.count("svg") == 5
+    for shown in ("7.900", "5.000", "5,000", "succeeded", "unproven", "gloo moves bytes over TCP", "0123456789ab",
+                  "2.13.0", "Training loss", "cross-entropy, nats per token", "tokens/s", "optimizer step"):
+        assert shown in text
+
+
+def test_a_rehearsal_says_so_and_lists_what_was_replaced(tmp_path):
+    replaced = [{"setting": "placement.device", "before": "cuda", "after": "cpu", "why": "no GPU"}]
+    text = page(make_run(tmp_path / "run", rehearsal={"job": "eagleray-1", "replaced": replaced, "settings": {}}))
+    assert "nothing was deployed" in text
+    assert "placement.device" in text
+    assert "no GPU" in text
+
+
+def test_a_run_elsewhere_is_not_called_a_rehearsal(tmp_path):
+    assert "Rehearsal" not in page(make_run(tmp_path / "run"))
+
+
+def test_nothing_is_loaded_and_nothing_runs(tmp_path):
+    text = page(make_run(tmp_path / "run"))
+    assert "<script" not in text
+    assert not re.search(r"(src|href)=\"(?!#)", text)
+    assert not re.search(r"url\((?!#)", text)
+    assert "@import" not in text
+
+
+def test_whatever_the_run_says_is_escaped(tmp_path):
+    summary = {**SUMMARY, "status": NASTY, "reason": NASTY, "name": NASTY, "versions": {NASTY: NASTY}, "mfu": NASTY,
+               "transport": {"verdict": NASTY, "reasons": [NASTY], "ranks": [{NASTY: NASTY}]}, "restarts": [NASTY],
+               "config_hash": NASTY}
+    item = dict.fromkeys(("setting", "before", "after", "why"), NASTY)
+    rehearsal = {"job": NASTY, "replaced": [item], "settings": {NASTY: NASTY}, "seconds": {NASTY: 1}, "machine": NASTY}
+    text = page(make_run(tmp_path / "run", summary=summary, rehearsal=rehearsal))
+    assert "<script" not in text
+    assert "&lt;script&gt;" in text
+    parsed(text)
+
+
+def test_a_diverged_loss_is_said_and_the_rest_is_drawn(tmp_path):
+    rows = [*ROWS[:20], {**ROWS[20], "loss": float("nan")}]
+    text = page(make_run(tmp_path / "run", rows=rows))
+    assert "1 of 21 steps have no finite loss" in text
+    assert parsed(text).tags.count("svg") == 5
+
+
+def test_restarts_show_in_the_steps(tmp_path):
+    text = page(make_run(tmp_path / "run", rows=[*ROWS[:13], *ROWS[5:]]))
+    assert "after step 13 the run went on at step 6" in text
+
+
+def test_one_step_can_be_drawn(tmp_path):
+    assert "<svg" in page(make_run(tmp_path / "run", rows=ROWS[:1]))
+
+
+def test_a_failed_run_shows_its_reason(tmp_path):
+    text = page(make_run(tmp_path / "run", summary={**SUMMARY, "status": "failed", "reason": "rank 3: out of memory"}))
+    assert "rank 3: out of memory" in text
+
+
+@pytest.mark.parametrize(("metrics", "message"), [
+    ("", "holds no steps"),
+    ('{"step": 1, "loss": 1}\n{"step": 2, "lo', "line 2: not JSON"),
+    ('{"loss": 1}\n', "line 1: has no step number"),
+    ('{"step": 1, "loss": "high"}\n', "line 1: loss is not a number"),
+    ("[1]\n", "line 1: has no step number"),
+])
+def test_damaged_metrics_name_the_line(tmp_path, metrics, message):
+    folder = make_run(tmp_path / "run")
+    (folder / "metrics.jsonl").write_text(metrics)
+    with pytest.raises(NothingToDoError, match=rf"metrics\.jsonl.*{message}"):
+        read_run(folder)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "summary.json"])
+def test_a_missing_file_is_named(tmp_path, name):
+    (make_run(tmp_path / "run") / name).unlink()
+    with pytest.raises(NothingToDoError, match=f"{name}: no such file"):
+        read_run(tmp_path / "run")
