@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from training.config import AUTO, TrainConfig, TrainJob
+from training.config import AUTO, Placement, TrainConfig, TrainJob
 from training.hardware import Hardware, hardware_of
 from training.plan import Plan, predict, with_choice
 from training.reasons import reasons_for, said
@@ -50,8 +50,7 @@ def resolve(job: TrainJob, shape: ModelShape | None) -> tuple[TrainJob, list[str
         check_positions(job.training, shape)
     hardware = hardware_of(job.placement)
     if hardware is None or shape is None:
-        why = "no GPU is named" if hardware is None else "the model's shape is not known"
-        return _without_prediction(job, why)
+        return _without_prediction(job, _unknown(job.placement, hardware))
     plan = choose(job.training, shape, hardware)
     reasons = reasons_for(plan.training, job.training, shape, hardware)
     return job.model_copy(update={"training": plan.training}), reasons
@@ -146,6 +145,12 @@ def _refusal(training: TrainConfig, shape: ModelShape, hardware: Hardware) -> st
         ways.append("parallel.sharding: full")
     ways.append("a shorter training.sequence_length, more nodes, or GPUs with more memory")
     return f"{line}; not even 1 fits: use {', '.join(ways)}"
+
+
+def _unknown(placement: Placement, hardware: Hardware | None) -> str:
+    if hardware is not None:
+        return "the model's shape is not known"
+    return "nothing is predicted for CPUs" if placement.device == "cpu" else "no GPU is named"
 
 
 def _without_prediction(job: TrainJob, why: str) -> tuple[TrainJob, list[str]]:
