@@ -34,15 +34,20 @@ class Deadlines:
 
 @dataclass(frozen=True)
 class JobSpec:
-    """A RayJob's `spec` and the name that follows from it."""
+    """A RayJob's `spec`, and what it runs on, and the name that follows from both."""
 
     prefix: str
     spec: Mapping[str, Any]
+    cluster_hash: str
 
     @property
     def name(self) -> str:
-        """`<prefix>-<hash>`. KubeRay ignores edits of a RayJob, so another job needs another name."""
-        return f"{self.prefix}-{digest(dict(self.spec))}"
+        """`<prefix>-<hash>`. KubeRay ignores edits of a RayJob, so another job needs another name.
+
+        A changed Ray cluster is made anew and takes its job along: the job gets another name too, and the
+        new one goes on from the checkpoint.
+        """
+        return f"{self.prefix}-{digest([dict(self.spec), self.cluster_hash])}"
 
 
 class RayJob(KubernetesObject):
@@ -53,8 +58,11 @@ class RayJob(KubernetesObject):
                          name=job.name, namespace=namespace, spec=dict(job.spec))
 
 
-def job_spec(*, prefix: str, cluster: str, image: str, bundle: CodeBundle, deadlines: Deadlines) -> JobSpec:
+def job_spec(*, prefix: str, cluster: str, cluster_hash: str, image: str, bundle: CodeBundle,
+             deadlines: Deadlines) -> JobSpec:
     """The job that runs `bundle` on the RayCluster `cluster`, submitted from a pod with `image`.
+
+    `cluster_hash` stands for what that cluster is made of.
 
     One attempt only: the trainer recovers from failures inside the Ray cluster, with its checkpoints at
     hand, and a second submitter could only submit the same job again.
@@ -70,7 +78,7 @@ def job_spec(*, prefix: str, cluster: str, image: str, bundle: CodeBundle, deadl
         "activeDeadlineSeconds": deadlines.run,
         "submitterConfig": {"backoffLimit": 0},
         "submitterPodTemplate": {"spec": _submitter(image, bundle, deadlines)},
-    })
+    }, cluster_hash)
 
 
 def _runtime_env(deadlines: Deadlines) -> str:

@@ -206,11 +206,18 @@ class RaySettings(_Strict):
     version: str = "2.58.0"
     """Ray version inside the image."""
     namespace: str = Field(default="ray", pattern=r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$")
-    """Kubernetes namespace of the Ray cluster and its jobs."""
+    """Kubernetes namespace of the Ray cluster and its jobs; destroy TrainingStack before you change it."""
     start_minutes: int = Field(default=40, ge=5, le=600)
     """Minutes a job may wait for nodes, image and workers before it fails."""
     run_hours: int = Field(default=24, ge=1, le=720)
     """Hours after which a job is stopped, whatever it does."""
+
+    @model_validator(mode="after")
+    def _starts_before_it_ends(self) -> RaySettings:
+        if self.start_minutes >= self.run_hours * 60:
+            raise ValueError(f"start_minutes {self.start_minutes} is not shorter than run_hours {self.run_hours}; "
+                             f"use run_hours {self.start_minutes // 60 + 1} or more")
+        return self
 
     @field_validator("namespace")
     @classmethod

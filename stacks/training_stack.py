@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from constructs import Construct
 from k8s.bundle import CodeBundle, package_files
 from k8s.ray_cluster import RayPods, WorkerGroup
 from k8s.ray_job import Deadlines, JobSpec, job_spec
-from k8s.training import TrainingObjects, training_objects
+from k8s.training import training_objects
 from k8s.worker_env import efa_environment
 from settings.model import Settings
 from stacks.manifest import apply_manifest
+from training.config import digest
 
 SERVICE_ACCOUNT = "training"
 # Stands for the bucket's name, which only AWS knows, in the files of cdk.out/manifests.
@@ -47,8 +49,10 @@ class TrainingStack(Stack):
         storage.grant_read_write(identity.role, RUNS)
 
         bundle = _bundle(settings)
-        job = _job(settings, bundle)
-        objects = _objects(settings, bundle, job)
+        pods, workers = _ray_pods(settings), _workers(settings)
+        job = _job(settings, bundle, cluster_hash=digest([asdict(pods), asdict(workers)]))
+        objects = training_objects(namespace=namespace, cluster_name=settings.name, pods=pods, workers=workers,
+                                   bundle=bundle, job=job)
         self.manifests = objects.in_order()
 
         bucket = {BUCKET: storage.bucket.bucket_name}
@@ -79,20 +83,21 @@ def _bundle(settings: Settings) -> CodeBundle:
     return CodeBundle(settings.name, {**code, "train.json": f"{train_json}\n"})
 
 
-def _job(settings: Settings, bundle: CodeBundle) -> JobSpec:
+def _job(settings: Settings, bundle: CodeBundle, cluster_hash: str) -> JobSpec:
     deadlines = Deadlines(start=settings.ray.start_minutes * 60, run=settings.ray.run_hours * 3600)
-    return job_spec(prefix=settings.name, cluster=settings.name, image=settings.ray.image, bundle=bundle,
-                    deadlines=deadlines)
+    return job_spec(prefix=settings.name, cluster=settings.name, cluster_hash=cluster_hash,
+                    image=settings.ray.image, bundle=bundle, deadlines=deadlines)
 
 
-def _objects(settings: Settings, bundle: CodeBundle, job: JobSpec) -> TrainingObjects:
-    gpu = settings.gpu
-    pods = RayPods(image=settings.ray.image, ray_version=settings.ray.version, service_account=SERVICE_ACCOUNT,
+def _ray_pods(settings: Settings) -> RayPods:
+    return RayPods(image=settings.ray.image, ray_version=settings.ray.version, service_account=SERVICE_ACCOUNT,
                    region=settings.region)
-    workers = WorkerGroup(nodes=gpu.nodes, gpus=gpu.instance.gpus, efa=gpu.instance.efa, cpu=gpu.cpu,
-                          memory_gib=gpu.memory_gib, environment=efa_environment(gpu.instance.family))
-    return training_objects(namespace=settings.ray.namespace, cluster_name=settings.name, pods=pods,
-                            workers=workers, bundle=bundle, job=job)
+
+
+def _workers(settings: Settings) -> WorkerGroup:
+    gpu = settings.gpu
+    return WorkerGroup(nodes=gpu.nodes, gpus=gpu.instance.gpus, efa=gpu.instance.efa, cpu=gpu.cpu,
+                       memory_gib=gpu.memory_gib, environment=efa_environment(gpu.instance.family))
 
 
 def _hashed(prefix: str, name: str) -> str:

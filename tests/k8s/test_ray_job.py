@@ -16,7 +16,7 @@ from settings import load_settings
 
 def spec_of(**changes):
     bundle = changes.pop("bundle", CodeBundle("run", {"training/train.py": "1"}))
-    given = {"prefix": "run", "cluster": "run", "image": "an/image:1", "deadlines": Deadlines(600, 3600)}
+    given = {"prefix": "run", "cluster": "run", "cluster_hash": "1", "image": "an/image:1", "deadlines": Deadlines(600, 3600)}
     return job_spec(**{**given, **changes}, bundle=bundle)
 
 
@@ -32,10 +32,11 @@ def test_name_fits_what_kuberay_accepts_even_for_the_longest_prefix():
 @pytest.mark.parametrize("change", [
     {"image": "an/image:2"},
     {"cluster": "other"},
+    {"cluster_hash": "2"},
     {"deadlines": Deadlines(600, 7200)},
     {"deadlines": Deadlines(900, 3600)},
     {"bundle": CodeBundle("run", {"training/train.py": "2"})},
-], ids=["image", "cluster", "run", "start", "code"])
+], ids=["image", "cluster", "pods", "run", "start", "code"])
 def test_any_change_makes_another_job(change):
     assert spec_of(**change).name != spec_of().name
 

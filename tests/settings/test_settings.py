@@ -80,6 +80,7 @@ def test_h100_has_32_efa_interfaces_and_16_workers():
         ("gpu.capacity.kind=reservation,gpu.capacity.id=abc", ["gpu.capacity.id = abc", "^cr-"]),
         ("gpu.capacity.id=cr-12345678", ["gpu.capacity: kind is missing"]),
         ("gpu.capacity={kind: on-demand, id: cr-12345678}", ["unknown setting gpu.capacity.id"]),
+        ("ray.start_minutes=90,ray.run_hours=1", ["not shorter than run_hours 1", "use run_hours 2 or more"]),
         ("ray.namespace=kube-system", ["belongs to Kubernetes", "ray"]),
         ("name=Eagle_Ray", ["name = Eagle_Ray", "must match"]),
         ("training=5", ["training = 5", "group of settings"]),

@@ -121,6 +121,13 @@ def test_more_nodes_grow_the_cluster_and_make_another_job(synth_l4, synth):
     assert applied(more)["RayJob"][0] != applied(synth_l4)["RayJob"][0]
 
 
+def test_other_worker_pods_make_another_job_since_they_take_the_running_one_along(synth_l4, synth):
+    smaller = synth("l4", "gpu.worker_cpu=32")
+    assert applied(smaller)["RayCluster"][1] != applied(synth_l4)["RayCluster"][1]
+    assert applied(smaller)["ConfigMap"][0] == applied(synth_l4)["ConfigMap"][0]
+    assert applied(smaller)["RayJob"][0] != applied(synth_l4)["RayJob"][0]
+
+
 # What a user is told
 
 def test_outputs_name_bucket_job_and_the_commands_to_watch(synth_l4):
