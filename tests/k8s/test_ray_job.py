@@ -16,7 +16,8 @@ from settings import load_settings
 
 def spec_of(**changes):
     bundle = changes.pop("bundle", CodeBundle("run", {"training/train.py": "1"}))
-    given = {"prefix": "run", "cluster": "run", "cluster_hash": "1", "image": "an/image:1", "deadlines": Deadlines(600, 3600)}
+    given = {"prefix": "run", "cluster": "run", "cluster_hash": "1", "image": "an/image:1",
+             "deadlines": Deadlines(600, 3600)}
     return job_spec(**{**given, **changes}, bundle=bundle)
 
 
