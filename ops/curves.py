@@ -33,7 +33,7 @@ CURVES = (
     Curve("tokens_per_second", "Throughput", "tokens/s, all workers"),
     Curve("step_seconds", "Step time", "seconds"),
     Curve("grad_norm", "Gradient norm", "before clipping"),
-    Curve("learning_rate", "Learning rate", "peak fraction of AdamW's step"),
+    Curve("learning_rate", "Learning rate", "AdamW step size"),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -64,7 +65,7 @@ def _figures(run: Run) -> str:
         ("First loss", _number(s.get("first_loss"), "{:.3f}")),
         ("Last loss", _number(s.get("last_loss"), "{:.3f}")),
         ("Tokens per second", _number(s.get("tokens_per_second"), "{:,.0f}")),
-        ("MFU", _number(s.get("mfu"), "{:.1%}") or "not defined here"),
+        ("MFU", _number(s.get("mfu"), "{:.1%}")),
         ("Workers", _number(s.get("world_size"), "{:.0f}")),
         ("Nodes", _number(s.get("nodes"), "{:.0f}")),
         ("Restarts", str(len(restarts)) if isinstance(restarts, list) else _number(restarts, "{:.0f}")),
@@ -117,10 +118,19 @@ def _replaced(run: Run) -> str:
     found = (run.rehearsal or {}).get("replaced")
     if not isinstance(found, list):
         return ""
-    keys = ("setting", "before", "after", "why")
-    rows = [[item.get(key) for key in keys] for item in found if isinstance(item, Mapping)]
-    return "<h2>Replaced</h2>" + _table(["setting", "in the job", "here", "why"], rows,
-                                        f"{len(rows)} settings; all else ran as synthesized.")
+    reasons: dict[str, list[Mapping[str, Any]]] = {}
+    for item in found:
+        reasons.setdefault(str(item.get("why")), []).append(item)
+    groups = "".join(
+        f'<tbody><tr><th colspan="2" scope="rowgroup" class="why">{_text(why)}</th></tr>'
+        + "".join(f'<tr><th scope="row" class="value">{_breakable(item.get("setting"))}</th>'
+                  f'<td>{_breakable(short(item.get("before"), 300))} <b aria-label="becomes">→</b> '
+                  f'{_breakable(short(item.get("after"), 300))}</td></tr>' for item in items) + "</tbody>"
+        for why, items in reasons.items())
+    return (f'<h2>Replaced</h2><div class="table"><table>'
+            f"<caption>{len(found)} settings; the rest ran as synthesized.</caption>"
+            f'<thead><tr><th scope="col">setting</th><th scope="col">in the job → here</th></tr></thead>'
+            f"{groups}</table></div>")
 
 
 def _settings(run: Run) -> str:
@@ -152,11 +162,16 @@ def _leaves(path: str, value: Any) -> Iterable[tuple[str, Any]]:
 def _table(columns: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "") -> str:
     head = "".join(f'<th scope="col">{_text(column)}</th>' for column in columns)
     body = "".join(
-        f'<tr><th scope="row" class="value">{_text(short(row[0], 300))}</th>'
-        + "".join(f"<td>{_text(short(cell, 300))}</td>" for cell in row[1:]) + "</tr>"
+        f'<tr><th scope="row" class="value">{_breakable(short(row[0], 300))}</th>'
+        + "".join(f"<td>{_breakable(short(cell, 300))}</td>" for cell in row[1:]) + "</tr>"
         for row in rows)
     above = f"<caption>{_text(caption)}</caption>" if caption else ""
     return f'<div class="table"><table>{above}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _breakable(value: Any) -> str:
+    """Long names and paths may break after a dot, slash or underscore, not in a word."""
+    return re.sub(r"([./_]+)", r"\1<wbr>", _text(value))
 
 
 def _number(value: Any, form: str) -> str:
