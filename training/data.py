@@ -77,7 +77,7 @@ def open_data(config: TrainConfig, vocabulary: int) -> Sequences:
         return RandomTokens(vocabulary, config.sequence_length, config.seed)
     tokens = read_tokens(config.data, config.model)
     if len(tokens) < config.sequence_length + 1:
-        raise JobError(f"data.path {config.data.path} holds {len(tokens)} tokens; sequence_length "
+        raise JobError(f"data.path {config.data.path} holds {len(tokens)} tokens; training.sequence_length "
                        f"{config.sequence_length} needs {config.sequence_length + 1} at least")
     highest = int(tokens.max())
     if highest >= vocabulary:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,10 +103,13 @@ class MetricsLog:
         folder: of the run.
         resumed_at: lines of later steps are dropped, for they will be trained again.
         steps: length of the run.
+        notes: lines for people, shown before the first step.
     """
 
-    def __init__(self, folder: RunFolder, resumed_at: int, steps: int) -> None:
+    def __init__(self, folder: RunFolder, resumed_at: int, steps: int, notes: Sequence[str] = ()) -> None:
         self._folder, self._steps = folder, steps
+        for note in notes:
+            print(note, flush=True)
         if resumed_at:
             print(f"resumed after step {resumed_at}", flush=True)
         self._lines = [json.dumps(record) for record in read_metrics(folder) if record["step"] <= resumed_at]

@@ -112,7 +112,7 @@ def check_fits(config: PretrainedConfig, sequence_length: int) -> None:
     """Raises JobError if the sequences are longer than the model's positions."""
     positions = getattr(config.get_text_config(), "max_position_embeddings", None)
     if positions and sequence_length > positions:
-        raise JobError(f"sequence_length {sequence_length} is beyond the model's {positions} positions; "
+        raise JobError(f"training.sequence_length {sequence_length} is beyond the model's {positions} positions; "
                        f"use {positions} or less")
 
 

@@ -49,11 +49,11 @@ def check_same_run(folder: RunFolder, job: TrainJob) -> dict[str, Any]:
     return {}
 
 
-def note_start(folder: RunFolder, job: TrainJob, previous: dict[str, Any], resumed_at: int,
+def note_start(folder: RunFolder, job: TrainJob, previous: dict[str, Any], resumed_at: int, reasons: list[str],
                device: torch.device, node: str) -> None:
-    """Let rank 0 write run.json: that the run started (once more), where, and with which versions.
+    """Let rank 0 write run.json: that the run started (once more), how, where, and with which versions.
 
-    Call on all ranks; `node` is the address of this one.
+    Call on all ranks. `reasons`: of what was chosen for `auto`; `node`: the address of this one.
     """
     mine = {"rank": dist.get_rank(), "node": node, "device": _device_name(device)}
     ranks: list[dict[str, Any]] = [{}] * dist.get_world_size()
@@ -63,6 +63,7 @@ def note_start(folder: RunFolder, job: TrainJob, previous: dict[str, Any], resum
             "config_hash": job.config_hash(),
             "starts": previous.get("starts", 0) + 1,
             "resumed_at": resumed_at,
+            "choices": reasons,
             "ranks": ranks,
             "versions": _versions(device),
         })

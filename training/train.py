@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,11 @@ from ray.train import Checkpoint, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 from transformers import PretrainedConfig
 
-from training import checkpoint, data, metrics, model, parallel, place, step, weights
-from training.config import TrainConfig, TrainJob
+from training import checkpoint, data, metrics, model, parallel, place, step, topology, weights
+from training.config import TrainJob
 from training.errors import AgreedError, JobError, together
 from training.model import first_line
+from training.shape import ModelShape, UnknownShapeError, known_shape
 from training.storage import RunFolder, absolute
 from training.summary import summarise
 
@@ -43,6 +45,7 @@ def main(arguments: list[str]) -> int:
         return 2
     try:
         job = read_job(Path(arguments[0]))
+        without_auto(job, lambda: known_shape(job.training.model))  # what cannot fit holds no GPU
         folder = RunFolder(job.placement.storage, job.name)
     except JobError as error:
         print(error, file=sys.stderr)
@@ -76,6 +79,22 @@ def read_job(path: Path) -> TrainJob:
         raise JobError(f"{path}: {what}") from error
     placement = job.placement.model_copy(update={"storage": absolute(job.placement.storage)})
     return job.model_copy(update={"placement": placement})
+
+
+def without_auto(job: TrainJob, shape: Callable[[], ModelShape | None]) -> tuple[TrainJob, list[str]]:
+    """The job with a value for every `auto`, and the reasons.
+
+    Raises:
+        JobError: if the job cannot run on its GPUs.
+    """
+    try:
+        known = shape()
+    except UnknownShapeError:
+        known = None
+    try:
+        return topology.resolve(job, known)
+    except ValueError as error:
+        raise JobError(str(error)) from error
 
 
 def fit(job: TrainJob, folder: RunFolder) -> str | None:
@@ -132,8 +151,9 @@ def trainer(job: TrainJob) -> TorchTrainer:
 
 def worker_failure(failures: dict[int, Exception]) -> str:
     """The failure that the others came from: a dead process before an exception, then the lowest rank."""
-    dead = {rank: error for rank, error in failures.items() if isinstance(error, RayError)}
-    rank, error = min((dead or failures).items(), key=lambda item: item[0])
+    causes = {rank: getattr(error, "health_check_failure", error) for rank, error in failures.items()}
+    dead = {rank: error for rank, error in causes.items() if isinstance(error, RayError)}
+    rank, error = min((dead or causes).items(), key=lambda item: item[0])
     if dead:
         return f"rank {rank}: its process or node died ({first_line(error)})"
     return f"rank {rank}: {type(error).__name__}: {first_line(error)}"
@@ -148,14 +168,15 @@ def work(job: dict[str, Any]) -> dict[str, str | None]:
     return {"failure": None}
 
 
-def train(job: TrainJob) -> None:
-    """One rank, from the newest checkpoint to the last step."""
-    config, rank, world = job.training, dist.get_rank(), dist.get_world_size()
-    folder = RunFolder(job.placement.storage, job.name)
+def train(written: TrainJob) -> None:
+    """One rank, from the newest checkpoint to the last step. `written`: the job as in train.json."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    folder = RunFolder(written.placement.storage, written.name)
     local_world = ray.train.get_context().get_local_world_size()
-    device = together(lambda: place.check_device(job.placement, local_world))
-    previous = together(lambda: place.check_same_run(folder, job))
-    architecture, sequences = together(lambda: read_inputs(config))
+    device = together(lambda: place.check_device(written.placement, local_world))
+    previous = together(lambda: place.check_same_run(folder, written))
+    job, reasons, architecture, sequences = together(lambda: read_inputs(written))
+    config = job.training
 
     mesh = parallel.make_mesh(config.parallel, job.placement.nodes, job.placement.workers_per_node, device.type)
     pretrained = None
@@ -165,8 +186,8 @@ def train(job: TrainJob) -> None:
     optimizer = step.make_optimizer(trained, config.optimizer)
     done = checkpoint.resume(folder, trained.model, optimizer)
 
-    place.note_start(folder, job, previous, done, device, ray.util.get_node_ip_address())
-    log = metrics.MetricsLog(folder, done, config.steps) if rank == 0 else None
+    place.note_start(folder, written, previous, done, reasons, device, ray.util.get_node_ip_address())
+    log = metrics.MetricsLog(folder, done, config.steps, reasons) if rank == 0 else None
     flops = metrics.flops_per_token(trained, architecture, config.sequence_length)
     meter = metrics.StepMeter(job.tokens_per_step, world, flops, device)
 
@@ -192,12 +213,14 @@ def train(job: TrainJob) -> None:
             meter.start()
 
 
-def read_inputs(config: TrainConfig) -> tuple[PretrainedConfig, data.Sequences]:
-    """The model's architecture and the data, checked against each other before any weights are read."""
+def read_inputs(written: TrainJob) -> tuple[TrainJob, list[str], PretrainedConfig, data.Sequences]:
+    """The job without `auto` and why, the model's architecture and the data; before any weights are read."""
+    config = written.training
     architecture = model.read_config(config.model)
     model.check_fits(architecture, config.sequence_length)
     model.empty_model(architecture)
-    return architecture, data.open_data(config, architecture.get_text_config().vocab_size)
+    job, reasons = without_auto(written, lambda: ModelShape.from_config(architecture.to_dict()))
+    return job, reasons, architecture, data.open_data(config, architecture.get_text_config().vocab_size)
 
 
 def publish(local: str, path: str) -> None:

@@ -85,7 +85,11 @@ def train_and_gather(cases):
 
 def publish_to(folder):
     """A `publish` that copies, where a job has Ray's report."""
-    return lambda local, path: shutil.copytree(local, Path(folder.path(path)), dirs_exist_ok=True)
+
+    def publish(local: str, path: str) -> None:
+        shutil.copytree(local, Path(folder.path(path)), dirs_exist_ok=True)
+
+    return publish
 
 
 def save_then_train_on(architecture, chosen, nodes, storage):

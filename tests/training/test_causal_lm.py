@@ -86,7 +86,8 @@ def test_asking_the_head_leaves_the_model_as_it_was():
 
 
 @pytest.mark.parametrize(("architecture", "message"), [
-    ({"model_type": "qwen22"}, "model.architecture.model_type qwen22 is unknown to transformers; did you mean qwen2?"),
+    ({"model_type": "qwen22"},
+     "model.architecture.model_type qwen22 is unknown to transformers; did you mean qwen2?"),
     ({**QWEN2, "num_hidden_layer": 2}, "model.architecture.num_hidden_layer is unknown to qwen2; "
                                        "did you mean num_hidden_layers?"),
 ])
@@ -98,7 +99,7 @@ def test_a_slip_in_the_architecture_is_named(architecture, message):
 
 def test_a_model_that_is_nowhere_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(JobError, match="^model.name no-such/model at abc "):
+    with pytest.raises(JobError, match=r"^model.name no-such/model at abc "):
         read_config(ModelConfig(name="no-such/model", revision="abc"))
     with pytest.raises(JobError, match=f"^model.name {tmp_path} "):
         read_config(ModelConfig(name=str(tmp_path)))
@@ -110,7 +111,7 @@ def test_a_model_that_is_no_causal_lm_is_refused():
 
 
 def test_sequences_beyond_the_positions_are_refused():
-    with pytest.raises(JobError, match="sequence_length 65 is beyond the model's 64 positions; use 64 or less"):
+    with pytest.raises(JobError, match="65 is beyond the model's 64 positions; use 64 or less"):
         check_fits(config_of("qwen2", **SIZES), 65)
     check_fits(config_of("qwen2", **SIZES), 64)
 

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from training.config import DataConfig, ModelConfig, TrainConfig
-from training.data import PackedTokens, RandomTokens, micro_batches, open_data
+from training.data import PackedTokens, RandomTokens, micro_batches, open_data, read_tokens
 from training.errors import JobError
 
 CPU = torch.device("cpu")
@@ -34,6 +34,10 @@ def text_config(path, tokenizer, **changes):
         data=DataConfig(kind="text", path=str(path), tokenizer=str(tokenizer)),
         sequence_length=8, micro_batch=1, **changes,
     )
+
+
+def tokens_of(config):
+    return read_tokens(config.data, config.model).tolist()
 
 
 @settings(deadline=None, max_examples=50)
@@ -94,27 +98,23 @@ def test_files_are_documents_in_name_order_with_an_end_after_each(tmp_path, toke
     (corpus / "a.txt").write_text("w1 w2 " * 10)
     (corpus / "readme.md").write_text("w9 " * 50)
     config = text_config(corpus, tokenizer)
-    data = open_data(config, 64)
-    assert isinstance(data, PackedTokens)
-    expected = [3, 4] * 10 + [0] + [5, 6, 7, 0]
-    assert data._tokens.tolist() == expected
-    single = text_config(corpus / "b.txt", tokenizer).model_copy(update={"sequence_length": 3})
-    assert open_data(single, 64)._tokens.tolist() == [5, 6, 7, 0]
+    assert tokens_of(config) == [3, 4] * 10 + [0] + [5, 6, 7, 0]
+    assert tokens_of(text_config(corpus / "b.txt", tokenizer)) == [5, 6, 7, 0]
 
 
 def test_changed_text_is_read_anew(tmp_path, tokenizer):
     file = tmp_path / "corpus.txt"
     file.write_text("w1 " * 20)
     config = text_config(file, tokenizer)
-    assert set(open_data(config, 64)._tokens.tolist()) == {3, 0}
+    assert set(tokens_of(config)) == {3, 0}
     file.write_text("w2 " * 21)
-    assert set(open_data(config, 64)._tokens.tolist()) == {4, 0}
+    assert set(tokens_of(config)) == {4, 0}
 
 
 @pytest.mark.parametrize(("text", "vocabulary", "message"), [
     (None, 64, "does not exist on this node"),
     ("", 64, "holds no text"),
-    ("w1 w2 w3", 64, "holds 4 tokens; sequence_length 8 needs 9 at least"),
+    ("w1 w2 w3", 64, "holds 4 tokens; training.sequence_length 8 needs 9 at least"),
     ("w1 w50 " * 9, 40, "has token id 52, but the model's vocabulary ends at 39: the tokenizer does not match"),
 ])
 def test_text_that_cannot_be_trained_on_is_named(tmp_path, tokenizer, text, vocabulary, message):

@@ -77,13 +77,22 @@ def test_checkpoints_of_another_training_are_not_taken_over(tmp_path):
     assert "use another name or remove it" in reason
 
 
+def test_what_is_auto_is_chosen_and_the_reason_noted(tmp_path):
+    job = ranks.job(tmp_path, micro_batch="auto", parallel={"sharding": "auto", "recompute": "auto"})
+    assert ranks.run(1, work, job) == [None]
+    noted = json.loads((tmp_path / "tiny" / "run.json").read_text())["choices"]
+    assert "micro_batch 1: no GPU is named, so the cautious choice" in noted
+    assert len(ranks.losses(tmp_path / "tiny")) == 6
+    assert summary(job, tmp_path)["config_hash"] == TrainJob.model_validate(job).config_hash()
+
+
 def test_a_checkpoint_only_at_the_end(tmp_path):
     ranks.run(1, work, ranks.job(tmp_path, checkpoint={"every_steps": 0}))
     assert [p.name for p in (tmp_path / "tiny" / "checkpoints").iterdir()] == ["step-00000006"]
 
 
 @pytest.mark.parametrize(("changes", "local_world", "message"), [
-    ({"sequence_length": 65}, 1, "sequence_length 65 is beyond the model's 64 positions"),
+    ({"sequence_length": 65}, 1, "training.sequence_length 65 is beyond the model's 64 positions"),
     ({"data": {"kind": "text", "path": "/no/such/text"}}, 1, "data.path /no/such/text does not exist"),
     ({}, 3, "has 3 ranks where the job wants 1 on each of 1 nodes"),
 ])
@@ -93,7 +102,7 @@ def test_what_cannot_run_fails_before_the_first_step(tmp_path, changes, local_wo
     assert not (tmp_path / "tiny").exists()
 
 
-def test_a_rank_that_should_have_a_gpu_and_has_none_says_so(tmp_path, monkeypatch):
+def test_a_rank_that_should_have_a_gpu_and_has_none_says_so(tmp_path):
     import torch
 
     if torch.cuda.is_available():
