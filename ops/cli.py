@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from ops.errors import CommandError
+from ops.errors import CommandError, StoppedError
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown",
@@ -82,9 +82,13 @@ def main() -> None:
     """Entry point: a CommandError becomes its message on stderr and its exit code."""
     try:
         app()
-    except CommandError as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
-        raise SystemExit(error.exit_code) from None
-    except OSError as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
-        raise SystemExit(1) from None
+    except StoppedError as stop:
+        raise SystemExit(_say(str(stop), stop.exit_code)) from None
+    except (CommandError, OSError) as error:
+        code = error.exit_code if isinstance(error, CommandError) else 1
+        raise SystemExit(_say(f"[bold red]error:[/] {escape(str(error))}", code)) from None
+
+
+def _say(markup: str, exit_code: int) -> int:
+    Console(stderr=True).print(markup, highlight=False, soft_wrap=True)
+    return exit_code

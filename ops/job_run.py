@@ -34,9 +34,9 @@ def connect(dashboard: str) -> JobSubmissionClient:
         os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1"]))
     from ray.job_submission import JobSubmissionClient
 
-    client = JobSubmissionClient(dashboard)
-    logging.getLogger("ray.dashboard").setLevel(logging.WARNING)  # it reports each upload
-    return client
+    for name in ("ray.dashboard.modules.dashboard_sdk", "ray._private.runtime_env.packaging"):
+        logging.getLogger(name).setLevel(logging.WARNING)  # they report each upload
+    return JobSubmissionClient(dashboard)
 
 
 def submit(client: JobSubmissionClient, job: SubmittedJob) -> str:
