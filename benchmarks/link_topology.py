@@ -4,8 +4,8 @@
 
 Two network namespaces play two nodes of two ranks each (gloo, CPU). A veth pair joins them, limited in both
 directions by `tc tbf`. Traffic inside a namespace goes over its loopback and is not limited. The trainer's own
-step (training/parallel.py, training/step.py) runs with each recipe: first on the two nodes apart, which gives
-the time of a step without the link, then on both together. Predicted is the time apart plus the bytes of
+step (training/parallel.py, training/step.py) runs with each recipe: on the two nodes apart, which gives the time
+of a step without the link, and on both together. Predicted is the time apart plus the bytes of
 training/step_time.py over the link's rate (nothing overlaps on a CPU).
 
 Needs root, `ip` and `tc`, and touches nothing outside of its two namespaces, which are removed at the end, on
@@ -75,8 +75,11 @@ def main() -> int:
         return 2
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` runs
     with tempfile.TemporaryDirectory() as folder, two_nodes(options.mbit) as nodes:
-        apart = measure([nodes[:1], nodes[1:]], options.steps, Path(folder))
+        # Apart before and after, for the machine may have other work that comes and goes.
+        before = measure([nodes[:1], nodes[1:]], options.steps, Path(folder))
         together = measure([nodes], options.steps, Path(folder))
+        after = measure([nodes[:1], nodes[1:]], options.steps, Path(folder))
+    apart = {name: before[name] + after[name] for name in RECIPES}
     print(table(apart, together, options.mbit))
     return 0
 

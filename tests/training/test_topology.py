@@ -238,7 +238,7 @@ def test_on_one_node_hybrid_is_full():
 def test_a_cpu_gets_plain_choices_and_no_prediction():
     job, reasons = resolved(automatic(), place(device="cpu", backend="gloo"))
     assert (job.training.micro_batch, job.training.accumulation, job.training.parallel.recompute) == (1, 1, "none")
-    assert not any("predicted:" in line for line in reasons)
+    assert all("nothing is predicted for CPUs" in line for line in reasons)
 
 
 # --- refusals ----------------------------------------------------------------------------------------
@@ -287,8 +287,20 @@ def test_every_gpu_of_the_catalog_is_in_the_table():
     assert in_catalog <= set(gpus())
 
 
-def test_the_placement_of_the_settings_has_all_that_a_prediction_needs():
-    assert hardware_of(load_settings("l4").placement("s3://b/runs")) is not None
+@pytest.mark.parametrize(("config", "micro_batch", "recompute"), [("l4", 12, "layers"), ("h100", 6, "none")])
+def test_the_presets_are_resolved_to_what_their_comments_say(config, micro_batch, recompute):
+    job, _ = resolve(load_settings(config).train_job("s3://b/runs"), QWEN)
+    parallel = job.training.parallel
+    assert (parallel.sharding, parallel.reduce_dtype, parallel.recompute) == ("hybrid", "fp32", recompute)
+    assert job.training.micro_batch == micro_batch
+    assert job.tokens_per_step == 196_608
+    seconds = predict(job.training, QWEN, machines(load_settings(config).gpu.instance_type)).time.seconds
+    assert round(seconds, 2) == {"l4": 6.17, "h100": 0.26}[config]
+
+
+def test_tokens_a_step_are_not_counted_before_auto_has_a_value():
+    with pytest.raises(ValueError, match=r"training\.micro_batch or training\.accumulation is still auto"):
+        _ = load_settings("l4").train_job("s3://b/runs").tokens_per_step
 
 
 def test_a_plan_needs_no_torch():
