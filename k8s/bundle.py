@@ -10,8 +10,8 @@ from typing import Any
 
 import cdk8s
 import cdk8s_plus_28 as kplus
-
 from constructs import Construct
+
 from training.config import digest
 
 # A ConfigMap may hold 1 MiB. But `kubectl apply` also writes the whole object into an annotation, and all

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from constructs import Construct
+
 from k8s.kubernetes_object import KubernetesObject, env
 from k8s.releases import efa_plugin_image, release
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import cdk8s
-
 from constructs import Construct
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import cdk8s
 import cdk8s_plus_28 as kplus
-
 from constructs import Construct
+
 from k8s.device_plugins import EfaDevicePlugin, NvidiaDevicePlugin
 from k8s.kuberay import OPERATOR_NAMESPACE
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from constructs import Construct
+
 from k8s.device_plugins import GPU_TOLERATION
 from k8s.kubernetes_object import KubernetesObject, env
 

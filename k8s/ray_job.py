@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import yaml
-
 from constructs import Construct
+
 from k8s.bundle import CodeBundle
 from k8s.kubernetes_object import KubernetesObject, env
 from k8s.ray_cluster import NO_GPU

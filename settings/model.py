@@ -7,9 +7,9 @@ import re
 from difflib import get_close_matches
 from typing import Annotated, Literal
 
-from eagleray import catalog
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from eagleray import catalog
 from training.config import Placement, TrainConfig, TrainJob, digest
 
 # Share of a node's allocatable that the one worker pod asks for; the rest is for daemons and spikes.

@@ -6,11 +6,11 @@ from typing import Any
 
 from aws_cdk import CfnOutput, Stack
 from aws_cdk.lambda_layer_kubectl_v36 import KubectlV36Layer
+from constructs import Construct
+
 from eagleray.capacity import Capacity
 from eagleray.cluster import TrainingCluster
 from eagleray.nodegroups import GpuNodegroup, SystemNodegroup
-
-from constructs import Construct
 from settings.model import Reservation, Settings
 from stacks.network_stack import NetworkStack
 

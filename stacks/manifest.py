@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from aws_cdk import aws_eks_v2 as eks
-
 from constructs import Construct
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from aws_cdk import Stack
 from aws_cdk import aws_ec2 as ec2
-from eagleray.network import EfaSecurityGroup, TrainingVpc
-
 from constructs import Construct
+
+from eagleray.network import EfaSecurityGroup, TrainingVpc
 from settings.model import OnDemand, Settings
 
 

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 from aws_cdk import Duration, Stack
 from aws_cdk import aws_eks_v2 as eks
-
 from constructs import Construct
+
 from k8s.kuberay import HelmRelease, kuberay_operator
 from k8s.platform import device_plugins, namespaces
 from settings.model import Settings

@@ -8,10 +8,10 @@ from typing import Any
 
 from aws_cdk import CfnOutput, Stack
 from aws_cdk import aws_eks_v2 as eks
+from constructs import Construct
+
 from eagleray.identity import PodIdentityRole
 from eagleray.storage import TrainingBucket
-
-from constructs import Construct
 from k8s.bundle import CodeBundle, package_files
 from k8s.ray_cluster import RayPods, WorkerGroup
 from k8s.ray_job import Deadlines, JobSpec, job_spec

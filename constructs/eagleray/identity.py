@@ -6,7 +6,6 @@ from typing import Any
 
 from aws_cdk import aws_eks_v2 as eks
 from aws_cdk import aws_iam as iam
-
 from constructs import Construct
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from aws_cdk import RemovalPolicy
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_logs as logs
-
 from constructs import Construct
+
 from eagleray.log_retention import keep_days
 
 

@@ -7,8 +7,8 @@ from typing import cast
 from aws_cdk import CfnTag
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_eks_v2 as eks
-
 from constructs import Construct
+
 from eagleray.capacity import Capacity
 from eagleray.catalog import instance_type as catalog_entry
 from eagleray.cluster import TrainingCluster

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import moto
 import pytest
+
 from eagleray.catalog import efa_gpu_types, instance_type
 from eagleray.launch_template import efa_interfaces
 

@@ -2,6 +2,7 @@
 
 import pytest
 from aws_cdk.aws_logs import RetentionDays
+
 from eagleray.log_retention import keep_days
 
 

@@ -3,6 +3,7 @@
 import aws_cdk as cdk
 import pytest
 from aws_cdk.assertions import Template
+
 from eagleray.identity import PodIdentityRole
 from eagleray.storage import TrainingBucket
 

@@ -3,8 +3,8 @@
 import re
 
 import pytest
-from eagleray import catalog
 
+from eagleray import catalog
 from k8s.platform import device_plugins
 from k8s.releases import efa_plugin_image
 

@@ -4,9 +4,9 @@ import json
 import math
 
 import pytest
-from eagleray import catalog
 from lookup import only, variables
 
+from eagleray import catalog
 from k8s.worker_env import efa_environment
 from training.config import TrainJob
 

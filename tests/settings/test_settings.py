@@ -4,11 +4,11 @@ import json
 
 import pytest
 import yaml
-from eagleray import catalog
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from eagleray import catalog
 from settings import Settings, SettingsError, load_settings
 from settings.loading import CONFIG_DIR
 from training.config import TrainJob

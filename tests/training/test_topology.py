@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from eagleray import catalog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eagleray import catalog
 from settings import load_settings
 from training.config import ModelConfig, ParallelConfig, Placement, TrainConfig, TrainJob
 from training.hardware import TCP_EFFICIENCY, UnknownGpuError, gpus, hardware_of
