@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -52,12 +53,14 @@ class LocalCluster:
     def start(self, head: Node, workers: list[Node]) -> None:
         """Start all nodes at once; returns before they are up."""
         address = f"{self.slot.address(0)}:{self.slot.gcs_port}"
+        python = self._python()
         for number, node in enumerate([head, *workers]):
             own = _head_flags(self.slot) if node is head else {"address": address}
             own |= {"node-ip-address": self.slot.address(number), "temp-dir": str(self._temp(number))}
             flags = [f"--{key}={value}" for key, value in {**node.flags, **_PORTS, **own}.items()]
-            command = [_ray(), "start", "--block", "--disable-usage-stats", *(["--head"] if node is head else [])]
-            environment = self._environment(node, address, number)
+            command = [str(python), "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
+            command += ["--head"] if node is head else []
+            environment = self._environment(node, address, number, python)
             self.nodes[node.name] = processes.start(command + flags, environment, self.log(node.name))
 
     def wait_until_ready(self, seconds: float, waiting: Callable[[], None]) -> None:
@@ -97,7 +100,17 @@ class LocalCluster:
     def _temp(self, number: int) -> Path:
         return self.folder / str(number)
 
-    def _environment(self, node: Node, address: str, number: int) -> dict[str, str]:
+    def _python(self) -> Path:
+        """This Python, by a path without spaces: Ray starts its workers through an unquoted shell command."""
+        if importlib.util.find_spec("ray") is None:
+            raise CommandError("ray is missing in this Python environment; run make setup")
+        executable = Path(sys.executable)
+        if " " not in f"{executable}{sys.prefix}":
+            return executable
+        (link := self.folder / "python").symlink_to(sys.prefix)
+        return link / executable.relative_to(sys.prefix)
+
+    def _environment(self, node: Node, address: str, number: int, python: Path) -> dict[str, str]:
         """The person's environment, then the pod's, then what KubeRay would set for its own cluster."""
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(_NOT_INHERITED)}
         (temp := self.folder / f"tmp{number}").mkdir()
@@ -108,7 +121,7 @@ class LocalCluster:
             processes.MARKER: self.marker,
             "RAY_ADDRESS": address,  # else two clusters on one host find each other
             "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # if we are killed, the nodes leave at once
-            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
+            "PATH": os.pathsep.join([str(python.parent), os.environ.get("PATH", os.defpath)]),
             "TMPDIR": str(temp),
             "NO_PROXY": no_proxy,
             "no_proxy": no_proxy,
@@ -155,13 +168,6 @@ _PORTS = {"min-worker-port": "0", "max-worker-port": "0", "dashboard-agent-liste
 def _head_flags(slot: Slot) -> dict[str, str]:
     return {"port": str(slot.gcs_port), "dashboard-port": str(slot.dashboard_port), "include-dashboard": "true",
             "ray-client-server-port": str(slot.client_port)}
-
-
-def _ray() -> str:
-    beside = Path(sys.executable).parent / "ray"
-    if found := str(beside) if beside.exists() else shutil.which("ray"):
-        return found
-    raise CommandError("the ray command is missing in this Python environment; run make setup")
 
 
 def _tail(path: Path, lines: int = 15) -> str:
