@@ -87,7 +87,7 @@ def _moments(shape: ModelShape, recipe: Recipe) -> list[Memory]:
         Memory(state, earlier, gathered, kept, 2 * hidden + 4 * head + chunk, 0, "in the loss"),
         Memory(state, earlier, gathered, kept, hidden + 2 * head, whole_layer + layer_reduction,
                "as backward begins"),
-        Memory(state, max(gradients, earlier), root + layer, 0, 2 * head, root_reduction + whole_layer,
+        Memory(state, max(gradients, earlier), root + layer, 0, 2 * head, max(root_reduction, whole_layer),
                "as backward ends"),
     ]
 

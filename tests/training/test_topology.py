@@ -3,7 +3,7 @@
 import subprocess
 import sys
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -63,27 +63,32 @@ def refusal(training, placement=None):
 
 # --- against measurement -----------------------------------------------------------------------------
 
-# One H200, torch 2.11, Qwen2.5-1.5B, seq 2048, layers compiled, chunked loss (2026-12-02):
-# batch, milliseconds a step, peak GiB.
-H200 = [(8, 327.2, 53.7), (16, 615.4, 85.2), (24, 915.1, 116.8)]
+# One H200, torch 2.11, Qwen2.5-1.5B, seq 2048, layers compiled, chunked loss: batch, recompute, milliseconds a
+# step, peak GiB.
+H200 = [
+    # a recipe of the same kind, before this trainer was written (2026-12-02)
+    (8, "none", 327.2, 53.7), (16, "none", 615.4, 85.2), (24, "none", 915.1, 116.8),
+    # this trainer (benchmarks/RESULTS.md)
+    (8, "none", 329.5, 56.1), (16, "none", 617.5, 87.6), (24, "none", 913.6, 119.2),
+    (16, "layers", 1000 * 16 * 2048 / 43_091, 26.1),
+]
 
 
-def h200(batch, compiled=True):
-    training = TrainConfig(
-        micro_batch=batch, parallel=ParallelConfig(sharding="full", recompute="none", compile=compiled)
-    )
+def h200(batch, recompute: Literal["none", "layers"] = "none", compiled=True):
+    training = TrainConfig(micro_batch=batch, parallel=ParallelConfig(
+        sharding="full", recompute=recompute, reshard_after_forward=False, compile=compiled))
     hardware = hardware_of(Placement(nodes=1, workers_per_node=1, storage="runs", gpu="h200",
                                      gpu_memory_mib=144384, link_mbps=3_200_000))
     assert hardware is not None
     return predict(training, QWEN, hardware)
 
 
-@pytest.mark.parametrize(("batch", "milliseconds", "peak_gib"), H200)
-def test_memory_and_time_of_one_h200_are_predicted_within_five_percent(batch, milliseconds, peak_gib):
-    plan = h200(batch)
-    assert plan.memory.gib == pytest.approx(peak_gib, rel=0.05)
-    assert 1000 * plan.time.seconds == pytest.approx(milliseconds, rel=0.05)
-    assert plan.time.mfu == pytest.approx(batch * 2048 * 9.79e9 / 989e12 / (milliseconds / 1000), rel=0.05)
+@pytest.mark.parametrize(("batch", "recompute", "milliseconds", "peak_gib"), H200)
+def test_memory_and_time_of_one_h200_are_predicted_within_six_percent(batch, recompute, milliseconds, peak_gib):
+    plan = h200(batch, recompute)
+    assert plan.memory.gib == pytest.approx(peak_gib, rel=0.06)
+    assert 1000 * plan.time.seconds == pytest.approx(milliseconds, rel=0.06)
+    assert plan.time.mfu == pytest.approx(batch * 2048 * 9.79e9 / 989e12 / (milliseconds / 1000), rel=0.06)
 
 
 def test_uncompiled_layers_keep_what_was_measured_more():
