@@ -17,6 +17,8 @@ def test_an_occupied_port_is_stepped_around():
     with own_slot() as slot:
         taken = slot
     with socket.socket() as other:
+        # a rehearsal that has just ended leaves its connections in TIME_WAIT, which is not "occupied"
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         other.bind(("127.0.0.1", taken.dashboard_port))
         other.listen()
         with own_slot() as slot:
