@@ -81,7 +81,7 @@ def test_what_is_auto_is_chosen_and_the_reason_noted(tmp_path):
     job = ranks.job(tmp_path, micro_batch="auto", parallel={"sharding": "auto", "recompute": "auto"})
     assert ranks.run(1, work, job) == [None]
     noted = json.loads((tmp_path / "tiny" / "run.json").read_text())["choices"]
-    assert "micro_batch 1: no GPU is named, so the cautious choice" in noted
+    assert "micro_batch 1: nothing is predicted for CPUs, so the cautious choice" in noted
     assert len(ranks.losses(tmp_path / "tiny")) == 6
     assert summary(job, tmp_path)["config_hash"] == TrainJob.model_validate(job).config_hash()
 
