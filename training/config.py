@@ -184,6 +184,12 @@ class Placement(_Strict):
     link_mbps: int | None = Field(default=None, ge=1)
     """Network of one node in Mbit/s, all its cards together."""
 
+    @model_validator(mode="after")
+    def _backend_has_its_device(self) -> Placement:
+        if self.backend == "nccl" and self.device == "cpu":
+            raise ValueError("backend nccl needs device cuda; with device cpu use backend gloo")
+        return self
+
     @property
     def world_size(self) -> int:
         """Ranks in all."""
