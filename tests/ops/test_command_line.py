@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 
 import pytest
 
@@ -45,8 +46,12 @@ def test_help_has_an_example_and_the_exit_codes(monkeypatch, capsys, command):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_signals_end_a_command_through_its_clean_up(number, code):
     cleaned = []
-    with pytest.raises(StoppedError) as stop:
-        _wait_for_a_signal(number, cleaned)
+    before = signal.signal(number, signal.SIG_DFL)  # as in a terminal, also where the tests run under nohup or &
+    try:
+        with pytest.raises(StoppedError) as stop:
+            _wait_for_a_signal(number, cleaned)
+    finally:
+        signal.signal(number, before)
     assert stop.value.exit_code == code
     assert cleaned == [True]
 
@@ -55,17 +60,19 @@ def _wait_for_a_signal(number, cleaned):
     with interrupts() as signals:
         try:
             os.kill(os.getpid(), number)
-            signal.pause()
+            time.sleep(20)  # ended by the signal
+            pytest.fail("the signal was not heard")
         finally:
             signals.clean_up_undisturbed()
             os.kill(os.getpid(), number)  # an impatient second one
             cleaned.append(True)
 
 
-def test_an_ignored_hangup_stays_ignored():
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_signal_that_is_ignored_stays_ignored(number):
+    before = signal.signal(number, signal.SIG_IGN)
     try:
         with interrupts():
-            os.kill(os.getpid(), signal.SIGHUP)
+            os.kill(os.getpid(), number)
     finally:
-        signal.signal(signal.SIGHUP, before)
+        signal.signal(number, before)
