@@ -54,9 +54,8 @@ def _choices(annotation: Any) -> tuple[str, ...]:
 
 def write_into(document: Path) -> None:
     """Put the table between the `settings` markers of a Markdown file."""
-    before, found, after = re.split(r"(?<=-->\n)(.*?)(?=<!-- /settings -->)", document.read_text(), flags=re.DOTALL)
-    del found
-    document.write_text(f"{before}{markdown()}\n{after}")
+    between = re.compile(r"(<!-- settings:.*?-->\n).*?(<!-- /settings -->)", re.DOTALL)
+    document.write_text(between.sub(lambda marks: f"{marks[1]}{markdown()}\n{marks[2]}", document.read_text()))
 
 
 if __name__ == "__main__":
