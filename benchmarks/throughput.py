@@ -54,7 +54,7 @@ def ours(batch: int) -> Step:
     from training import model, parallel, step
     from training.config import ModelConfig, OptimizerConfig, ParallelConfig
 
-    config = ParallelConfig(sharding="full", recompute="none", reshard_after_forward=False)
+    config = ParallelConfig(sharding="full", recompute="none", reshard_after_forward=False, reduce_dtype="fp32")
     import torch
 
     mesh = parallel.make_mesh(config, 1, 1, "cuda")

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-AUTO = "auto"
+AUTO: Any = "auto"
+"""The value of a setting that training/topology.py chooses."""
 
 
 def _count_or_auto(value: Any) -> Any:
@@ -115,14 +116,14 @@ class OptimizerConfig(_Strict):
 class ParallelConfig(_Strict):
     """How the model is spread over the GPUs. `auto` is chosen by training/topology.py, with a reason."""
 
-    sharding: Literal["auto", "full", "hybrid"] = "hybrid"
+    sharding: Literal["auto", "full", "hybrid"] = AUTO
     """`full`: one shard group over all ranks. `hybrid` (HSDP): shard inside a node, all-reduce between."""
-    reshard_after_forward: Switch = True
+    reshard_after_forward: Switch = AUTO
     """Free the gathered parameters after the forward pass (true, false or auto): less memory, one more
     all-gather a step."""
-    reduce_dtype: Literal["auto", "bf16", "fp32"] = "fp32"
+    reduce_dtype: Literal["auto", "bf16", "fp32"] = AUTO
     """Precision of the gradient reduction between ranks."""
-    recompute: Literal["auto", "none", "layers"] = "layers"
+    recompute: Literal["auto", "none", "layers"] = AUTO
     """`layers` recomputes each decoder layer in the backward pass instead of keeping its activations."""
     compile: bool = True
     """torch.compile each decoder layer (on GPUs; ignored on CPU)."""
@@ -154,9 +155,9 @@ class TrainConfig(_Strict):
     """Optimizer steps."""
     sequence_length: int = Field(default=2048, ge=8)
     """Tokens in one sequence."""
-    micro_batch: Count = 2
+    micro_batch: Count = AUTO
     """Sequences a GPU processes at once, or auto."""
-    accumulation: Count = 1
+    accumulation: Count = AUTO
     """Micro-batches a GPU processes between two optimizer steps, or auto."""
     seed: int = Field(default=1, ge=0, lt=2**32)
     """Seed of weights, data order and random tokens."""

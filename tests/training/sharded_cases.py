@@ -14,15 +14,20 @@ from training.storage import RunFolder
 
 CPU = torch.device("cpu")
 SEQUENCE, GLOBAL_BATCH = 16, 8
+PLAIN = {"sharding": "full", "reshard_after_forward": True, "reduce_dtype": "fp32", "recompute": "none"}
 OPTIMIZER = OptimizerConfig(learning_rate=1e-2, warmup_steps=2, weight_decay=0.1, clip_norm=1.0)
 
 
 def training(architecture, world, **changes):
-    """A TrainConfig whose global batch is the same whatever the world and the accumulation."""
+    """A TrainConfig whose global batch is the same whatever the world and the accumulation.
+
+    `parallel`: what differs from one plain shard group.
+    """
     turns = changes.pop("accumulation", 1)
+    parallel = ParallelConfig(**{**PLAIN, **changes.pop("parallel", {})})
     return TrainConfig(
         model=ModelConfig(weights="random", architecture=architecture),
-        optimizer=OPTIMIZER, steps=8, sequence_length=SEQUENCE, seed=3,
+        optimizer=OPTIMIZER, parallel=parallel, steps=8, sequence_length=SEQUENCE, seed=3,
         micro_batch=GLOBAL_BATCH // world // turns, accumulation=turns, **changes,
     )
 
@@ -72,7 +77,7 @@ def train_and_gather(cases):
     """For each (architecture, parallel, nodes, dtype, accumulation): state before, losses, state after."""
     found = []
     for architecture, chosen, nodes, dtype, accumulation in cases:
-        config = training(architecture, dist.get_world_size(), parallel=ParallelConfig(**chosen),
+        config = training(architecture, dist.get_world_size(), parallel=chosen,
                           accumulation=accumulation)
         built = build(config, nodes, dtype)
         before = whole(built[0])
@@ -94,7 +99,7 @@ def publish_to(folder):
 
 def save_then_train_on(architecture, chosen, nodes, storage):
     """Three steps, a checkpoint, three steps: the losses of the latter."""
-    config = training(architecture, dist.get_world_size(), parallel=ParallelConfig(**chosen))
+    config = training(architecture, dist.get_world_size(), parallel=chosen)
     folder = RunFolder(storage, "run")
     built = build(config, nodes)
     steps(built, config, range(1, 4))
@@ -104,7 +109,7 @@ def save_then_train_on(architecture, chosen, nodes, storage):
 
 def resume_then_train_on(architecture, chosen, nodes, storage):
     """Other random weights, replaced by the checkpoint's: the step found and the losses of three steps."""
-    config = training(architecture, dist.get_world_size(), parallel=ParallelConfig(**chosen))
+    config = training(architecture, dist.get_world_size(), parallel=chosen)
     built = build(config, nodes, seed=99)
     done = checkpoint.resume(RunFolder(storage, "run"), built[0].model, built[1])
     return done, steps(built, config, range(done + 1, done + 4))
@@ -143,3 +148,38 @@ def fail_on_one_rank():
         return together(act)
     except AgreedError as error:
         return f"agreed: {error}"
+
+
+def steps_around_a_broken_one(architecture, broken):
+    """One good step, then one in which `broken` is not finite, then a good one: what changed in which.
+
+    Returns:
+        [loss, gradient norm] of each step, and for each whether weights, moments or the count of steps moved.
+    """
+    config = training(architecture, dist.get_world_size())
+    built = build(config, 1)
+    trained, optimizer, mesh = built
+    numbers, moved, before = [], [], _all_state(trained, optimizer)
+    for number in (1, 2, 3):
+        hook = _break(trained, broken) if number == 2 and dist.get_rank() == 1 else None
+        numbers += steps((trained, optimizer, mesh), config, [number])
+        after = _all_state(trained, optimizer)
+        moved.append(len(before) != len(after) or not all(map(torch.equal, before, after)))
+        before = after
+        if hook is not None:
+            hook.remove()
+    return numbers, moved
+
+
+def _break(trained, broken):
+    if broken == "loss":
+        return trained.register_forward_hook(lambda _module, _inputs, loss: loss * float("nan"))
+    layer = model.decoder_layers(trained.model)[0]
+    return layer.mlp.register_full_backward_pre_hook(lambda _module, grads: tuple(g * float("inf") for g in grads))
+
+
+def _all_state(trained, optimizer):
+    found = [p.full_tensor() if isinstance(p, DTensor) else p for p in trained.parameters()]
+    for state in optimizer.state.values():
+        found += [v.full_tensor() if isinstance(v, DTensor) else v for v in state.values()]
+    return [value.clone() for value in found]

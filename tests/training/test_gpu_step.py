@@ -8,7 +8,6 @@ from sharded_cases import batches, build, training, whole
 from torch.distributed.tensor import distribute_tensor
 
 from training import model, parallel, step
-from training.config import ParallelConfig
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
@@ -19,7 +18,7 @@ def test_compiled_steps_on_a_gpu_are_those_of_the_cpu(recompute, monkeypatch):
     monkeypatch.setenv("MASTER_PORT", str(ranks._free_port()))
     dist.init_process_group("cpu:gloo,cuda:nccl", rank=0, world_size=1)
     try:
-        config = training(ranks.QWEN2, 1, parallel=ParallelConfig(sharding="full", recompute=recompute))
+        config = training(ranks.QWEN2, 1, parallel={"recompute": recompute})
         on_cpu = build(config, 1)
         device = torch.device("cuda", 0)
         mesh = parallel.make_mesh(config.parallel, 1, 1, "cuda")

@@ -19,8 +19,6 @@ from training.shape import ModelShape, UnknownShapeError, known_shape
 from training.step_time import predict_step, ring_bytes
 from training.topology import TopologyError, choose, largest_micro_batch, resolve
 
-AUTO = {"sharding": "auto", "reshard_after_forward": "auto", "reduce_dtype": "auto", "recompute": "auto"}
-
 
 def shape_of(name):
     shape = known_shape(ModelConfig(name=name))
@@ -46,8 +44,13 @@ def machines(*arguments, **fields):
 
 
 def automatic(**fields: Any):
-    parallel = {**AUTO, **fields.pop("parallel", {})}
-    return TrainConfig(**{"micro_batch": "auto", "accumulation": "auto", **fields, "parallel": parallel})
+    return TrainConfig(**fields)
+
+
+def by_hand(micro_batch=2, **parallel: Any):
+    """Nothing automatic; `parallel` replaces parts of hybrid, freed, exact and recomputed."""
+    chosen = {"sharding": "hybrid", "reshard_after_forward": True, "reduce_dtype": "fp32", "recompute": "layers"}
+    return TrainConfig(micro_batch=micro_batch, accumulation=1, parallel=ParallelConfig(**{**chosen, **parallel}))
 
 
 def resolved(training, placement=None, shape: ModelShape | None = QWEN):
@@ -75,8 +78,8 @@ H200 = [
 
 
 def h200(batch, recompute: Literal["none", "layers"] = "none", compiled=True):
-    training = TrainConfig(micro_batch=batch, parallel=ParallelConfig(
-        sharding="full", recompute=recompute, reshard_after_forward=False, compile=compiled))
+    parallel = {"sharding": "full", "recompute": recompute, "reshard_after_forward": False, "compile": compiled}
+    training = by_hand(micro_batch=batch, **parallel)
     hardware = hardware_of(Placement(nodes=1, workers_per_node=1, storage="runs", gpu="h200",
                                      gpu_memory_mib=144384, link_mbps=3_200_000))
     assert hardware is not None
@@ -121,8 +124,7 @@ def test_the_published_figures_of_the_aws_sample_follow_from_its_recipe(efficien
      ("hybrid", True, "fp32", 6.2), ("hybrid", False, "bf16", 3.09)],
 )
 def test_bytes_between_two_nodes_are_those_of_the_arithmetic(sharding, reshard, reduce, gigabytes):
-    training = TrainConfig(parallel=ParallelConfig(sharding=sharding, reshard_after_forward=reshard,
-                                                   reduce_dtype=reduce))
+    training = by_hand(sharding=sharding, reshard_after_forward=reshard, reduce_dtype=reduce)
     plan = predict(training, QWEN, machines())
     # our trainer leaves embedding and head gathered, which the sample gathers again
     saved = ring_bytes(2 * QWEN.root_parameters, 8) / 1e9 if sharding == "full" and reshard else 0
@@ -235,7 +237,7 @@ def test_memory_grows_with_the_micro_batch_and_recomputation_never_costs_memory(
 
 def test_on_one_node_hybrid_is_full():
     hardware = machines(nodes=1)
-    full, hybrid = (predict(TrainConfig(parallel=ParallelConfig(sharding=s)), QWEN, hardware)
+    full, hybrid = (predict(by_hand(sharding=s), QWEN, hardware)
                     for s in ("full", "hybrid"))
     assert (full.recipe, full.time.link_bytes) == (hybrid.recipe, 0)
 
