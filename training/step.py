@@ -53,6 +53,9 @@ def train_step(
     The loss is the mean over all labelled tokens of the global batch. FSDP averages gradients over
     ranks, so each rank's sum counts with world / tokens.
 
+    A step whose loss or gradient norm is not finite changes nothing: neither weights nor moments nor
+    the optimizer's count of steps. The caller sees it in what is returned.
+
     Args:
         trained: from `parallel.build`.
         optimizer: from `make_optimizer`.
@@ -75,9 +78,29 @@ def train_step(
         (loss * weight).backward()
         total += loss.detach()
     dist.all_reduce(total)
-    norm = nn.utils.clip_grad_norm_(trained.parameters(), clip_norm)
+    loss, norm = total / tokens, gradient_norm(trained)
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
-    optimizer.step()
+    _update(optimizer, loss, norm, clip_norm)
     optimizer.zero_grad(set_to_none=True)
-    return total / tokens, norm.full_tensor() if isinstance(norm, DTensor) else norm
+    return loss, norm
+
+
+def gradient_norm(trained: nn.Module) -> Tensor:
+    """Global 2-norm of all gradients: fp32 scalar, the same on all ranks."""
+    norm = nn.utils.get_total_norm([p.grad for p in trained.parameters() if p.grad is not None])
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+
+def _update(optimizer: Optimizer, loss: Tensor, norm: Tensor, clip_norm: float) -> None:
+    """Clip, and step unless something is not finite, inside the optimizer's own kernel.
+
+    The kernel divides gradients by `grad_scale` and does nothing where `found_inf` is 1: made for fp16's
+    loss scaling, here it saves a pass over all gradients, and the host need not look at the norm.
+    """
+    optimizer.grad_scale = ((norm + 1e-6) / clip_norm).clamp_min(1.0)  # pyright: ignore[reportAttributeAccessIssue]
+    optimizer.found_inf = (~(loss.isfinite() & norm.isfinite())).float()  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        optimizer.step()
+    finally:
+        del optimizer.grad_scale, optimizer.found_inf  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,5 +1,6 @@
 """Sharded over processes, the mathematics is that of plain PyTorch in one process."""
 
+import math
 
 import pytest
 import ranks
@@ -112,6 +113,14 @@ def test_bf16_compute_stays_within_its_rounding(on_four, case):
 def test_accumulated_micro_batches_are_one_bigger_batch(on_four):
     once, twice = on_four["full, tied embeddings"], on_four["full, accumulated"]
     assert twice[1] == [pytest.approx(pair, rel=1e-4) for pair in once[1]]
+
+
+@pytest.mark.parametrize("broken", ["loss", "gradient"])
+def test_a_step_that_is_not_finite_on_one_rank_changes_nothing_on_any(broken):
+    for numbers, moved in ranks.run(2, cases.steps_around_a_broken_one, ranks.QWEN2, broken):
+        assert moved == [True, False, True]
+        assert [all(map(math.isfinite, pair)) for pair in numbers] == [True, False, True]
+        assert math.isfinite(numbers[1][0]) == (broken == "gradient")
 
 
 def test_random_weights_do_not_depend_on_the_ranks(on_four, on_two):
