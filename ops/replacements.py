@@ -55,6 +55,7 @@ _REASONS = (
     ("train.json training.data*", "text that every Python has, with a tokenizer made for it: the loss can fall"),
     ("train.json training.model*", "a model that two CPU cores can train (config/local.yaml)"),
     ("train.json training.steps", "a run of seconds (config/local.yaml or --steps)"),
+    ("train.json training.tokens", "a run of seconds, in steps (config/local.yaml or --steps)"),
     ("train.json training*", "sized for two CPU cores (config/local.yaml)"),
     ("train.json placement.storage", "a folder in place of the bucket"),
     ("train.json placement.device", "no GPU"),
@@ -152,6 +153,8 @@ def _train_job(job: TrainJob, training: Mapping[str, Any], places: LaptopPlaces,
     changed["data"] = {"kind": "text", "path": places.text, "tokenizer": places.tokenizer}
     if steps is not None:
         changed["steps"] = steps
+    if steps is not None or "steps" in training:
+        changed["tokens"] = None
     placement = job.placement.model_dump() | {
         "nodes": min(job.placement.nodes, MOST_NODES),
         "workers_per_node": min(job.placement.workers_per_node, MOST_WORKERS_PER_NODE),

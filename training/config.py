@@ -30,6 +30,15 @@ def _whole_number(value: Any) -> int | None:
         return None
 
 
+def _with_exponent(value: Any) -> Any:
+    """1.5e9 as a whole number: YAML reads it as text."""
+    try:
+        number = float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+    return int(number) if isinstance(number, float) and number.is_integer() else value
+
+
 def _switch_or_auto(value: Any) -> Any:
     if value is not True and value is not False and value != AUTO:
         raise ValueError("must be true, false or auto")
@@ -38,12 +47,14 @@ def _switch_or_auto(value: Any) -> Any:
 
 if TYPE_CHECKING:
     # To the type checker these are plain: training/topology.py has put a value in the place of every
-    # `auto` before anything else of the trainer looks.
+    # `auto`, and steps in the place of tokens, before anything else of the trainer looks.
     Count = int
     Switch = bool
+    Steps = int
 else:
     Count = Annotated[int | Literal["auto"], BeforeValidator(_count_or_auto)]
     Switch = Annotated[bool | Literal["auto"], BeforeValidator(_switch_or_auto)]
+    Steps = int | None  # None: they follow from `tokens`
 
 
 class _Strict(BaseModel):
@@ -151,8 +162,10 @@ class TrainConfig(_Strict):
     """The parallelism."""
     checkpoint: CheckpointConfig = CheckpointConfig()
     """The checkpoints."""
-    steps: int = Field(default=200, ge=1)
+    steps: Steps = Field(default=200, ge=1)
     """Optimizer steps."""
+    tokens: Annotated[int | None, BeforeValidator(_with_exponent)] = Field(default=None, ge=1)
+    """Tokens to train on, in place of steps: the steps follow from the tokens of one step."""
     sequence_length: int = Field(default=2048, ge=8)
     """Tokens in one sequence."""
     micro_batch: Count = AUTO
@@ -163,6 +176,21 @@ class TrainConfig(_Strict):
     """Seed of weights, data order and random tokens."""
     max_failures: int = Field(default=3, ge=0)
     """Worker failures that the run recovers from before it gives up."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tokens_take_the_place_of_the_default_steps(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("tokens") is not None and "steps" not in data:
+            return {**data, "steps": None}
+        return data
+
+    @model_validator(mode="after")
+    def _length_is_said_once(self) -> TrainConfig:
+        if self.steps is not None and self.tokens is not None:
+            raise ValueError("steps and tokens both say how long the training is; leave one of them out")
+        if self.steps is None and self.tokens is None:
+            raise ValueError("steps is empty; say how long the training is in steps or in tokens")
+        return self
 
 
 class Placement(_Strict):

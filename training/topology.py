@@ -8,6 +8,7 @@ value that the user set is kept. Everything here is a prediction from data files
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -34,7 +35,7 @@ class TopologyError(ValueError):
 
 
 def resolve(job: TrainJob, shape: ModelShape | None) -> tuple[TrainJob, list[str]]:
-    """The job without `auto`, and a line for each choice saying why.
+    """The job without `auto` and with its length in steps, and a line for each choice saying why.
 
     Args:
         job: as read from train.json.
@@ -50,10 +51,10 @@ def resolve(job: TrainJob, shape: ModelShape | None) -> tuple[TrainJob, list[str
         check_positions(job.training, shape)
     hardware = hardware_of(job.placement)
     if hardware is None or shape is None:
-        return _without_prediction(job, _unknown(job.placement, hardware))
+        return _in_steps(*_without_prediction(job, _unknown(job.placement, hardware)))
     plan = choose(job.training, shape, hardware)
     reasons = reasons_for(plan.training, job.training, shape, hardware)
-    return job.model_copy(update={"training": plan.training}), reasons
+    return _in_steps(job.model_copy(update={"training": plan.training}), reasons)
 
 
 def choose(training: TrainConfig, shape: ModelShape, hardware: Hardware) -> Plan:
@@ -145,6 +146,22 @@ def _refusal(training: TrainConfig, shape: ModelShape, hardware: Hardware) -> st
         ways.append("parallel.sharding: full")
     ways.append("a shorter training.sequence_length, more nodes, or GPUs with more memory")
     return f"{line}; not even 1 fits: use {', '.join(ways)}"
+
+
+def steps_of(training: TrainConfig, tokens_per_step: int) -> int:
+    """Optimizer steps of a training whose length is said in steps or in tokens; the last step is a whole one."""
+    return training.steps if training.tokens is None else math.ceil(training.tokens / tokens_per_step)
+
+
+def _in_steps(job: TrainJob, reasons: list[str]) -> tuple[TrainJob, list[str]]:
+    """The job with steps in the place of tokens, now that the tokens of one step are known."""
+    tokens = job.training.tokens
+    if tokens is None:
+        return job, reasons
+    steps = steps_of(job.training, job.tokens_per_step)
+    training = job.training.model_copy(update={"steps": steps, "tokens": None})
+    reason = f"steps {steps}: {tokens:,} tokens at {job.tokens_per_step:,} a step"
+    return job.model_copy(update={"training": training}), [*reasons, reason]
 
 
 def _unknown(placement: Placement, hardware: Hardware | None) -> str:

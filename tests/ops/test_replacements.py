@@ -90,6 +90,14 @@ def test_steps_are_listed(submitted):
     assert found["train.json training.steps"] == 3
 
 
+def test_tokens_make_way_for_the_steps_of_a_rehearsal(submitted):
+    training = submitted.job.training.model_copy(update={"steps": None, "tokens": 10**9})
+    long = replace(submitted, job=submitted.job.model_copy(update={"training": training}))
+    rehearsed = for_laptop(long, laptop_training(), PLACES, 900)
+    assert (rehearsed.job.training.steps, rehearsed.job.training.tokens) == (100, None)
+    assert {r.setting: r.after for r in replacements(long, rehearsed)}["train.json training.tokens"] is None
+
+
 def test_a_single_node_job_is_rehearsed_on_one_node(submitted):
     placement = submitted.job.placement.model_copy(update={"nodes": 1})
     one = replace(submitted, job=submitted.job.model_copy(update={"placement": placement}))

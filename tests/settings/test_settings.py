@@ -50,6 +50,8 @@ def test_h100_has_32_efa_interfaces_and_16_workers():
     [
         ("gpu.nodes=0", ["set=gpu.nodes=0", "gpu.nodes = 0", "1 or more"]),
         ("gpu.nodes=two", ["gpu.nodes = two", "whole number"]),
+        ("training.tokens=1e9,training.steps=50", ["steps and tokens both say how long"]),
+        ("training.tokens=1.5", ["training.tokens = 1.5", "whole number"]),
         ("gpu.nodez=3", ["unknown setting gpu.nodez", "did you mean gpu.nodes?"]),
         ("training.optimizer.lerning_rate=1", ["did you mean training.optimizer.learning_rate?"]),
         ("zzz=1", ["unknown setting zzz", "settings here: name, account, region"]),
@@ -137,6 +139,12 @@ def test_overrides_take_lists_and_mappings_and_leave_the_rest_alone():
     assert s.cluster.api_cidrs == ["1.2.3.4/32", "5.6.7.8/32"]
     assert (s.training.steps, s.ray.run_hours) == (50, 2)
     assert s.training.sequence_length == load_settings("l4").training.sequence_length
+
+
+@pytest.mark.parametrize(("written", "tokens"), [("1000000", 10**6), ("1_000_000", 10**6), ("1.5e9", 15 * 10**8)])
+def test_tokens_take_the_place_of_steps(written, tokens):
+    training = load_settings("l4", f"training.tokens={written}").training
+    assert (training.tokens, training.steps) == (tokens, None)
 
 
 def test_the_last_override_wins():

@@ -192,6 +192,18 @@ def test_what_the_user_set_is_kept_and_said():
     assert sum("set by you" in line for line in reasons) == 6
 
 
+def test_tokens_become_whole_steps_and_say_so():
+    job, reasons = resolved(automatic(tokens=1_000_000))
+    assert (job.training.steps, job.training.tokens) == (6, None)
+    assert reasons[-1] == "steps 6: 1,000,000 tokens at 196,608 a step"
+    assert TrainJob.model_validate_json(job.model_dump_json()) == job
+
+
+def test_tokens_become_steps_also_where_nothing_is_predicted():
+    job, _ = resolved(automatic(tokens=1_000_000), place(device="cpu", backend="gloo"))
+    assert job.training.steps == 62  # of 8 x 2048 tokens
+
+
 def test_a_slow_link_makes_hybrid_and_the_reason_has_both_amounts():
     job, reasons = resolved(automatic(parallel={"reduce_dtype": "bf16"}, micro_batch=2))
     assert job.training.parallel.sharding == "hybrid"
