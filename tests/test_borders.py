@@ -16,9 +16,12 @@ MAY_IMPORT = {
     "settings": {"training.config", "eagleray.catalog"},
     "stacks": {"settings", "eagleray", "k8s", "training.config", "aws_cdk", "constructs"},
     "constructs/eagleray": {"eagleray", "aws_cdk", "constructs"},
+    # A Lambda as well as a library: what Lambda's Python runtime brings, and nothing more.
+    "constructs/eagleray/gate": {"eagleray.gate", "boto3", "botocore"},
     "k8s": {"k8s", "cdk8s", "cdk8s_plus_28", "constructs", "training.config"},
     "training": {"training", "torch", "ray", "transformers"},
-    "ops": {"ops", "settings", "k8s", "training", "eagleray.catalog", "boto3", "kubernetes", "ray", "transformers"},
+    "ops": {"ops", "settings", "k8s", "training", "eagleray.catalog", "eagleray.gate", "boto3", "kubernetes", "ray",
+            "transformers"},
 }
 
 
@@ -34,7 +37,9 @@ def imports(path: Path) -> set[str]:
 
 
 def files(room: str) -> list[Path]:
-    return sorted((ROOT / room).rglob("*.py"))
+    """Python files of a room, without those of a room within it."""
+    inner = [ROOT / other for other in MAY_IMPORT if other.startswith(f"{room}/")]
+    return [path for path in sorted((ROOT / room).rglob("*.py")) if not set(inner) & set(path.parents)]
 
 
 def within(module: str, allowed: set[str]) -> bool:
@@ -79,6 +84,16 @@ def test_training_needs_nothing_that_the_image_lacks():
         for path in files("training")
         for module in imports(path)
         if module.split(".")[0] not in sys.stdlib_module_names | IMAGE_HAS | {"training"}
+    }
+    assert not outside
+
+
+def test_the_gate_needs_nothing_that_lambdas_python_lacks():
+    outside = {
+        f"{path.relative_to(ROOT)} imports {module}"
+        for path in files("constructs/eagleray/gate")
+        for module in imports(path)
+        if not within(module, {"eagleray.gate", "boto3", "botocore", *sys.stdlib_module_names})
     }
     assert not outside
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from difflib import get_close_matches
+from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from eagleray.gate.shape import Quota
 
 _HERE = Path(__file__).parent
 
@@ -20,7 +23,8 @@ class UnknownInstanceTypeError(ValueError):
 class InstanceType:
     """One EC2 instance type. Memory in MiB, network in Mbit/s, allocatable CPU in millicores.
 
-    `efa` counts the network cards with EFA: `first_efa_card` and those after it.
+    `efa` counts the network cards with EFA: `first_efa_card` and those after it. `capacity_block` says
+    whether Capacity Blocks for ML are sold for it, `quota` is the code of its on-demand vCPU quota.
     """
 
     type: str
@@ -36,6 +40,7 @@ class InstanceType:
     alloc_mem_mib: int
     quota: str
     first_efa_card: int = 0
+    capacity_block: bool = False
 
     @property
     def family(self) -> str:
@@ -51,7 +56,8 @@ def _load(name: str) -> dict[str, Any]:
 def instance_types() -> dict[str, InstanceType]:
     """Every instance type of the catalog, by name."""
     data = _load("instances.json")
-    return {row[0]: InstanceType(*row, first_efa_card=data["first_efa_card"].get(row[0], 0))
+    return {row[0]: InstanceType(*row, first_efa_card=data["first_efa_card"].get(row[0], 0),
+                                 capacity_block=row[0] in data["capacity_block"])
             for row in data["rows"]}
 
 
@@ -71,6 +77,20 @@ def instance_type(name: str) -> InstanceType:
 def efa_gpu_types() -> list[str]:
     """Names of the types that have both a GPU and an EFA interface."""
     return [t.type for t in instance_types().values() if t.gpus and t.efa]
+
+
+@cache
+def _quotas() -> list[Quota]:
+    return [Quota(row["code"], row["name"], tuple(row["types"]), row["market"])
+            for row in _load("quotas.json")["quotas"]]
+
+
+def quota(instance_type: str, market: Literal["on-demand", "spot"]) -> Quota:
+    """The vCPU quota that counts for a type; its code is None where that is not known (spot P6)."""
+    for found in _quotas():
+        if found.market == market and any(fnmatch(instance_type, pattern) for pattern in found.types):
+            return found
+    return Quota(None, f"{market} {instance_type}", (instance_type,), market)
 
 
 @cache
