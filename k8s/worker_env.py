@@ -8,13 +8,21 @@ from __future__ import annotations
 _COPIES_THROUGH_SHARED_MEMORY = ("g5", "g6")
 
 
+OVER_EFA = {
+    "FI_PROVIDER": "efa",
+    "NCCL_NET_PLUGIN": "ofi",
+    # Without this NCCL falls back to TCP in silence; with it, it stops.
+    "NCCL_NET": "Libfabric",
+}
+"""What makes NCCL use EFA or stop."""
+OVER_TCP = {"FI_PROVIDER": "tcp", "NCCL_NET_PLUGIN": "none", "NCCL_NET": "Socket"}
+"""The same three variables for plain TCP sockets, which `eagleray bench` compares EFA with."""
+
+
 def efa_environment(instance_family: str) -> dict[str, str]:
     """NCCL over EFA or not at all, and one log file a process from which that can be proven."""
     variables = {
-        "FI_PROVIDER": "efa",
-        "NCCL_NET_PLUGIN": "ofi",
-        # Without this NCCL falls back to TCP in silence; with it, it stops.
-        "NCCL_NET": "Libfabric",
+        **OVER_EFA,
         # The pod's own interface. Pod Identity adds a link-local one, which NCCL would try as well.
         "NCCL_SOCKET_IFNAME": "eth0",
         "NCCL_DEBUG": "INFO",

@@ -39,6 +39,7 @@ class SubmittedJob:
     """
 
     name: str
+    namespace: str
     entrypoint: str
     entrypoint_cpus: float | None
     runtime_env: Mapping[str, Any]
@@ -64,7 +65,11 @@ def read_submitted_job(cdk_out: Path) -> SubmittedJob:
         NothingToDoError: if cdk.out is missing, holds no or several RayJobs, or the job refers to
             something that is not there; the message says what to do.
     """
-    objects = _read_objects(cdk_out)
+    return submitted_job(read_objects(cdk_out), cdk_out)
+
+
+def submitted_job(objects: list[dict[str, Any]], cdk_out: Path) -> SubmittedJob:
+    """The one RayJob among `objects`, which were read from `cdk_out`. Raises as `read_submitted_job`."""
     job = _only_ray_job(objects, cdk_out)
     name, spec = job["metadata"]["name"], job["spec"]
     cluster = _selected_cluster(objects, name, spec)
@@ -77,14 +82,20 @@ def read_submitted_job(cdk_out: Path) -> SubmittedJob:
     entrypoint = spec.get("entrypoint", "")
     job_file = _job_file(name, entrypoint, working_dir, files)
     return SubmittedJob(
-        name=name, entrypoint=entrypoint, entrypoint_cpus=spec.get("entrypointNumCpus"), runtime_env=runtime_env,
+        name=name, namespace=job["metadata"].get("namespace", "default"), entrypoint=entrypoint,
+        entrypoint_cpus=spec.get("entrypointNumCpus"), runtime_env=runtime_env,
         deadline_seconds=spec.get("activeDeadlineSeconds"), files=files, mounts=mounts, job_file=job_file,
         job=_train_job(name, job_file, files[job_file]), cluster=cluster["metadata"]["name"],
         head=_pod_shape(1, cluster["spec"]["headGroupSpec"]),
         workers=_only_worker_group(cluster))
 
 
-def _read_objects(cdk_out: Path) -> list[dict[str, Any]]:
+def read_objects(cdk_out: Path) -> list[dict[str, Any]]:
+    """The Kubernetes objects that synth wrote.
+
+    Raises:
+        NothingToDoError: if there are none, or a file holds something else.
+    """
     folder = cdk_out / "manifests"
     paths = sorted(folder.glob("*.yaml"))
     if not paths:
