@@ -26,12 +26,24 @@ class Interrupts:
             raise StoppedError(self._received)
 
     def clean_up_undisturbed(self) -> None:
-        """From here on signals are ignored."""
+        """From here on signals are noted, and disturb nothing."""
         self._cleaning = True
 
+    def listen_again(self) -> None:
+        """After a clean-up that was not the end: a signal that came meanwhile ends the command now.
+
+        Raises:
+            KeyboardInterrupt: if one came.
+        """
+        self._cleaning = False
+        if self._received is not None:
+            raise KeyboardInterrupt
+
     def _handle(self, number: int, _frame: FrameType | None) -> None:
-        if self._received is None and not self._cleaning:
-            self._received = number
+        if self._received is not None:
+            return
+        self._received = number
+        if not self._cleaning:
             raise KeyboardInterrupt
 
 

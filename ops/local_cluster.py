@@ -29,11 +29,17 @@ _LONGEST_TEMP = 40  # Ray puts sockets 66 characters below; the kernel allows 10
 
 @dataclass(frozen=True)
 class Node:
-    """One node: flags of `ray start` (without dashes), and the environment its pod would set."""
+    """One node: flags of `ray start` (without dashes), and the environment its pod would set.
+
+    `address` in place of one from the cluster's slot; `inside` is a command that runs another one in the node's
+    own network, such as `nsenter --target 4711 --net`.
+    """
 
     name: str
     flags: Mapping[str, str]
     environment: Mapping[str, str]
+    address: str | None = None
+    inside: tuple[str, ...] = ()
 
 
 @dataclass
@@ -52,15 +58,17 @@ class LocalCluster:
 
     def start(self, head: Node, workers: list[Node]) -> None:
         """Start all nodes at once; returns before they are up."""
-        address = f"{self.slot.address(0)}:{self.slot.gcs_port}"
+        addresses = [node.address or self.slot.address(n) for n, node in enumerate([head, *workers])]
+        address = f"{addresses[0]}:{self.slot.gcs_port}"
         python = self._python()
         for number, node in enumerate([head, *workers]):
             own = _head_flags(self.slot) if node is head else {"address": address}
-            own |= {"node-ip-address": self.slot.address(number), "temp-dir": str(self._temp(number))}
+            own |= {"node-ip-address": addresses[number], "temp-dir": str(self._temp(number))}
             flags = [f"--{key}={value}" for key, value in {**node.flags, **_PORTS, **own}.items()]
-            command = [str(python), "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
+            command = [*node.inside, str(python), "-m", "ray.scripts.scripts", "start", "--block",
+                       "--disable-usage-stats"]
             command += ["--head"] if node is head else []
-            environment = self._environment(node, address, number, python)
+            environment = self._environment(node, address, addresses, python)
             self.nodes[node.name] = processes.start(command + flags, environment, self.log(node.name))
 
     def wait_until_ready(self, seconds: float, waiting: Callable[[], None]) -> None:
@@ -110,12 +118,12 @@ class LocalCluster:
         (link := self.folder / "python").symlink_to(sys.prefix)
         return link / executable.relative_to(sys.prefix)
 
-    def _environment(self, node: Node, address: str, number: int, python: Path) -> dict[str, str]:
+    def _environment(self, node: Node, address: str, addresses: list[str], python: Path) -> dict[str, str]:
         """The person's environment, then the pod's, then what KubeRay would set for its own cluster."""
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(_NOT_INHERITED)}
-        (temp := self.folder / f"tmp{number}").mkdir()
-        # Loopback traffic must not go to a proxy that the shell names.
-        local = ",".join(["127.0.0.1", "localhost", *(self.slot.address(n) for n in range(9))])
+        (temp := self.folder / f"tmp{len(self.nodes)}").mkdir()
+        # The nodes' traffic must not go to a proxy that the shell names.
+        local = ",".join(["127.0.0.1", "localhost", *addresses])
         no_proxy = ",".join(filter(None, [os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), local]))
         return inherited | dict(node.environment) | {
             processes.MARKER: self.marker,

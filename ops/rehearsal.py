@@ -27,7 +27,7 @@ from ops.slot import own_slot
 from ops.submitted_job import PodShape, SubmittedJob, read_submitted_job
 from settings.loading import CONFIG_DIR
 
-_CLUSTER_SECONDS = 120
+CLUSTER_SECONDS = 120
 _LOG_LINES = 30
 
 
@@ -55,7 +55,7 @@ def rehearse(request: Request, screen: Screen) -> Path:
         slot = stack.enter_context(own_slot())
         cluster = stack.enter_context(local_cluster(slot))
         stack.callback(signals.clean_up_undisturbed)  # last in, first out: before the cluster is stopped
-        places = _places(submitted, cluster.folder, staging)
+        places = laptop_places(submitted, cluster.folder, staging / "runs")
         rehearsed = for_laptop(submitted, training, places, request.minutes * 60, request.steps)
         found = replacements(submitted, rehearsed)
         screen.replacements(found)
@@ -83,10 +83,11 @@ def laptop_training() -> Mapping[str, Any]:
     return training
 
 
-def _places(job: SubmittedJob, scratch: Path, staging: Path) -> LaptopPlaces:
+def laptop_places(job: SubmittedJob, scratch: Path, storage: Path) -> LaptopPlaces:
+    """Folders below `scratch` for what the job reads; `storage` for what it leaves."""
     # The submitter's file system, as a folder: /code in the pod is <scratch>/submitter/code here.
     return LaptopPlaces(working_dir=f"{scratch}/submitter{job.working_dir}", text=f"{scratch}/text/stdlib.txt",
-                        tokenizer=f"{scratch}/text/tokenizer", storage=f"{staging}/runs")
+                        tokenizer=f"{scratch}/text/tokenizer", storage=str(storage))
 
 
 def _bring_up(cluster: LocalCluster, job: SubmittedJob, places: LaptopPlaces, screen: Screen,
@@ -96,9 +97,14 @@ def _bring_up(cluster: LocalCluster, job: SubmittedJob, places: LaptopPlaces, sc
     with screen.phase("cluster", f"Ray cluster of a CPU-less head and {count} node{'s' * (count != 1)}"):
         cluster.start(_node("head", job.head), [_node(f"worker-{n}", job.workers) for n in range(1, count + 1)])
         write_volume(job, cluster.folder / "submitter")
-        architecture = job.job.training.model.architecture or {}
-        write_corpus(Path(places.text).parent, architecture.get("vocab_size", 2048))
-        cluster.wait_until_ready(_CLUSTER_SECONDS, signals.check)
+        write_text(job, places)
+        cluster.wait_until_ready(CLUSTER_SECONDS, signals.check)
+
+
+def write_text(job: SubmittedJob, places: LaptopPlaces) -> None:
+    """The text and the tokenizer that the job reads."""
+    architecture = job.job.training.model.architecture or {}
+    write_corpus(Path(places.text).parent, architecture.get("vocab_size", 2048))
 
 
 def write_volume(job: SubmittedJob, root: Path) -> None:
@@ -141,19 +147,19 @@ def _run(cluster: LocalCluster, job: SubmittedJob, staging: Path, screen: Screen
                     first = first or time.monotonic()
                     steps.show(row)
     except JobFailedError as failure:
-        raise _explained(failure, staging / "runs" / job.job.name, out) from None
+        raise explained(failure, staging / "runs" / job.job.name,
+                        out.with_name(f"{out.name}.failed.log")) from None
     done = time.monotonic()
     screen.seconds |= {"submit to first step": round((first or done) - began, 1),
                        "first step to end": round(done - (first or done), 1)}
     (staging / "job.log").write_text(follower.log())
 
 
-def _explained(failure: JobFailedError, run: Path, out: Path) -> CommandError:
-    """The trainer's own reason where it wrote one, the end of the log, and where all of it is."""
+def explained(failure: JobFailedError, run: Path, log: Path) -> CommandError:
+    """The trainer's own reason where the folder `run` has one, and the end of the log, which is kept in `log`."""
     reason = str(failure)
     with suppress(OSError, ValueError, AttributeError):
         reason = json.loads((run / "summary.json").read_text()).get("reason") or reason
-    log = out.with_name(f"{out.name}.failed.log")
     log.write_text(failure.log)
     tail = "\n".join(f"  | {line}" for line in failure.log.rstrip().splitlines()[-_LOG_LINES:])
     return CommandError(f"the job failed: {reason}\n{tail}\nthe whole log: {log}")

@@ -38,12 +38,16 @@ def render(run: Run) -> str:
     title = f"{run.kind.capitalize()} of {name}" if run.kind != "measured" else f"Run {name}"
     sections = [_head(run, title), _figures(run), _curves(run), _restarts(run), _transport(run), _replaced(run),
                 _settings(run), _versions(run)]
-    body = "\n".join(section for section in sections if section)
+    return document(title, "\n".join(section for section in sections if section),
+                    "Made by <code>eagleray report</code> from summary.json and metrics.jsonl.")
+
+
+def document(title: str, body: str, footer: str) -> str:
+    """A whole page. `title` is plain text; `body` and `footer` are HTML."""
     return (f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
             f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{_text(title)}</title>\n'
             f"<style>\n{_CSS.read_text()}</style>\n</head>\n<body>\n<main>\n{body}\n"
-            f"<footer>Made by <code>eagleray report</code> from summary.json and metrics.jsonl.</footer>\n"
-            f"</main>\n</body>\n</html>\n")
+            f"<footer>{footer}</footer>\n</main>\n</body>\n</html>\n")
 
 
 def _head(run: Run, title: str) -> str:
@@ -111,7 +115,7 @@ def _transport(run: Run) -> str:
 
 def _rank_table(ranks: Sequence[Mapping[str, Any]]) -> str:
     columns = list(dict.fromkeys(key for rank in ranks for key in rank))
-    return _table(columns, ([rank.get(column) for column in columns] for rank in ranks)) if columns else ""
+    return table(columns, ([rank.get(column) for column in columns] for rank in ranks)) if columns else ""
 
 
 def _replaced(run: Run) -> str:
@@ -139,7 +143,7 @@ def _settings(run: Run) -> str:
     caption = f"config hash {config_hash}" if config_hash else ""
     if not isinstance(settings, Mapping):
         return f"<h2>Settings</h2><p>{_text(caption)}</p>" if caption else ""
-    return "<h2>Settings</h2><details><summary>All settings of the run</summary>" + _table(
+    return "<h2>Settings</h2><details><summary>All settings of the run</summary>" + table(
         ["setting", "value"], _leaves("", settings), caption) + "</details>"
 
 
@@ -148,7 +152,7 @@ def _versions(run: Run) -> str:
     rows = list(versions.items()) if isinstance(versions, Mapping) else []
     rows += [(key, (run.rehearsal or {})[key]) for key in ("machine", "entrypoint") if key in (run.rehearsal or {})]
     rows += [(f"seconds: {key}", value) for key, value in ((run.rehearsal or {}).get("seconds") or {}).items()]
-    return "<h2>Versions and times</h2>" + _table(["what", "value"], rows) if rows else ""
+    return "<h2>Versions and times</h2>" + table(["what", "value"], rows) if rows else ""
 
 
 def _leaves(path: str, value: Any) -> Iterable[tuple[str, Any]]:
@@ -159,7 +163,8 @@ def _leaves(path: str, value: Any) -> Iterable[tuple[str, Any]]:
         yield path, value
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "") -> str:
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "") -> str:
+    """A table of plain values, the first of each row as its head."""
     head = "".join(f'<th scope="col">{_text(column)}</th>' for column in columns)
     body = "".join(
         f'<tr><th scope="row" class="value">{_breakable(short(row[0], 300))}</th>'

@@ -26,13 +26,7 @@ def staged(out: Path) -> Iterator[Path]:
     """
     out = out.absolute()
     _refuse_foreign(out)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        lock = os.open(out.parent / f".{out.name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise NothingToDoError(f"--out {out}: cannot be written ({error.strerror}); choose another") from None
-    try:
-        _hold(lock, out)
+    with held(out):
         _remove_leftovers(out)
         staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.new-", dir=out.parent))
         staging.chmod(0o755)
@@ -41,6 +35,24 @@ def staged(out: Path) -> Iterator[Path]:
             _swap(staging, out)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
+
+
+@contextmanager
+def held(out: Path) -> Iterator[None]:
+    """`out` is ours until the block ends; the kernel drops the lock when the process dies, however it dies.
+
+    Raises:
+        NothingToDoError: if the place cannot be written, or another command is at work on it.
+    """
+    out = out.absolute()
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        lock = os.open(out.parent / f".{out.name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise NothingToDoError(f"--out {out}: cannot be written ({error.strerror}); choose another") from None
+    try:
+        _hold(lock, out)
+        yield
     finally:
         os.close(lock)
 
@@ -57,7 +69,7 @@ def _hold(lock: int, out: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         other = os.pread(lock, 32, 0).decode().strip() or "unknown"
-        raise NothingToDoError(f"--out {out}: another rehearsal (process {other}) is writing there; "
+        raise NothingToDoError(f"--out {out}: another command (process {other}) is writing there; "
                                "wait for it, or choose another folder with --out") from None
     os.truncate(lock, 0)
     os.pwrite(lock, str(os.getpid()).encode(), 0)

@@ -42,12 +42,17 @@ def read_run(folder: Path) -> Run:
     """
     if not folder.is_dir():
         raise NothingToDoError(f"{folder}: no such folder; name a run's folder, for example out/rehearsal")
-    summary = _read_json(folder / "summary.json")
-    rehearsal = _read_json(folder / RECORD) if (folder / RECORD).exists() else None
+    summary = read_json(folder / "summary.json")
+    rehearsal = read_json(folder / RECORD) if (folder / RECORD).exists() else None
     return Run(folder, _read_rows(folder / "metrics.jsonl"), summary, rehearsal)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """A file's JSON object.
+
+    Raises:
+        NothingToDoError: naming the file and what is wrong with it.
+    """
     try:
         value = json.loads(_read_text(path))
     except ValueError as error:

@@ -41,7 +41,7 @@ def test_a_first_rehearsal_that_fails_leaves_no_folder(tmp_path):
 def test_a_second_rehearsal_in_the_same_folder_is_refused_while_the_first_runs(tmp_path):
     with staged(tmp_path / "out") as folder:
         (folder / RECORD).touch()
-        with pytest.raises(NothingToDoError, match=f"another rehearsal .process {os.getpid()}.*--out"):
+        with pytest.raises(NothingToDoError, match=f"another command .process {os.getpid()}.*--out"):
             hold(tmp_path / "out", "second")
         hold(tmp_path / "beside", "third")
     hold(tmp_path / "out", "later")
