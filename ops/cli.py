@@ -49,6 +49,45 @@ def rehearse(
         console.print(escape(line), highlight=False, soft_wrap=True)
 
 
+@app.command(epilog="Example: eagleray bench --repeats 5 --out out/l4-bench")
+def bench(
+    cdk_out: Annotated[Path, typer.Option(help="Folder that cdk synth wrote.")] = Path("cdk.out"),
+    out: Annotated[Path | None, typer.Option(help="Results; by default out/bench or out/bench-rehearsal.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each transport, in turn.")] = 3,
+    steps: Annotated[int, typer.Option(min=2, help="Optimizer steps of a run.")] = 30,
+    warm_up: Annotated[int, typer.Option(min=1, help="First steps of a run, which do not count.")] = 5,
+    minutes: Annotated[int, typer.Option(min=1, help="Minutes that a run may take once its nodes are there.")] = 30,
+    storage: Annotated[str | None, typer.Option(help="Where runs leave results; by default the deployed job's.")]
+        = None,
+    rehearse: Annotated[bool, typer.Option("--rehearse", help="Here, with gloo over two links.")] = False,
+) -> None:
+    """Compare training over EFA with training over TCP, on the cluster that KUBECONFIG names.
+
+    Two RayJobs that differ in nothing but the transport run in turn on the deployed Ray cluster, which is not
+    restarted. A run that went over another transport than it should makes the comparison invalid. Leaves
+    bench.json, report.html and every run in the results folder; if it is interrupted, its RayJob is deleted,
+    and the same command goes on.
+
+    Exit codes: 0 compared, 1 a run failed, 2 nothing to compare or a wrong option, 3 no comparison: a run went
+    over the wrong transport, 130 stopped by Ctrl-C, 143 by SIGTERM.
+    """
+    from ops.bench import Request, bench, rehearse_bench
+    from ops.bench_job import Shape
+    from ops.bench_report import result_lines, result_table
+    from ops.screen import Screen
+
+    if warm_up >= steps:
+        raise typer.BadParameter(f"{warm_up} is not less than --steps {steps}", param_hint="--warm-up")
+    console = Console()
+    out = out or Path("out/bench-rehearsal" if rehearse else "out/bench")
+    request = Request(cdk_out, out, Shape(steps, warm_up, repeats, minutes), storage)
+    comparison = (rehearse_bench if rehearse else bench)(request, Screen(console))
+    console.print(result_table(comparison))
+    for line in result_lines(comparison, out):
+        console.print(escape(line), highlight=False, soft_wrap=True)
+    raise typer.Exit(3 if comparison.problems else 0)
+
+
 @app.command(epilog="Example: eagleray report out/rehearsal -o report.html")
 def report(
     run_dir: Annotated[Path, typer.Argument(help="A run's folder, with metrics.jsonl and summary.json.")],
