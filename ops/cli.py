@@ -22,6 +22,31 @@ def _every_command() -> None:
     """Present so that a single command keeps its name."""
 
 
+@app.command(epilog="Example: eagleray plan -c config=h100 -c set=training.tokens=1e9 --compare l4,h100,g6e")
+def plan(
+    context: Annotated[list[str] | None, typer.Option("-c", "--context", metavar="KEY=VALUE", help=
+        "config=NAME or file, set=path=value,…: as for cdk, and by default what cdk would take.")] = None,
+    compare: Annotated[str | None, typer.Option(metavar="A,B,…", help=
+        "Side by side: configs, and instance types or families in place of the GPU type.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    live: Annotated[bool, typer.Option("--live", help="Prices from AWS as of now; needs credentials.")] = False,
+) -> None:
+    """What a training needs, costs and reaches, before anything is paid: instances, quota, dollars, memory, speed.
+
+    Needs no credentials and asks nothing of AWS (but for --live). Each figure says whether it is measured,
+    published or predicted; the predictions are those that the job itself chooses its mesh and batch by.
+
+    Exit codes: 0 it fits, or nothing is known against it; 1 it does not fit (with --compare: none does);
+    2 a wrong setting or option.
+    """
+    from ops.context import read_context
+    from ops.plan_command import Wanted, run
+
+    wanted = Wanted(read_context(context or []), compare, "live" if live else "file",
+                    "json" if as_json else "screen")
+    raise typer.Exit(run(wanted, Console(), Console(stderr=True)))
+
+
 @app.command(epilog="Example: eagleray rehearse --steps 20 --out out/short")
 def rehearse(
     cdk_out: Annotated[Path, typer.Option(help="Folder that cdk synth wrote.")] = Path("cdk.out"),
