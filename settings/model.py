@@ -28,6 +28,8 @@ class NetworkSettings(_Strict):
     """Availability Zone of all nodes and of the NAT gateway."""
     second_zone: str = "us-east-2b"
     """A second zone with subnets: the EKS control plane needs two."""
+    spare_zones: list[str] = []
+    """Zones that get subnets too, so that the nodes can move there later; they cost nothing."""
     cidr: str = "10.0.0.0/16"
     """Address range of the VPC, /16 to /22."""
     flow_log_days: int = Field(default=30, ge=1)
@@ -259,8 +261,13 @@ class Settings(_Strict):
 
     @model_validator(mode="after")
     def _zones_of_the_region(self) -> Settings:
-        for field in ("zone", "second_zone"):
-            zone = getattr(self.network, field)
+        network = self.network
+        places = [("zone", network.zone), ("second_zone", network.second_zone),
+                  *(("spare_zones", zone) for zone in network.spare_zones)]
+        for field, zone in places:
+            if re.fullmatch(r"[a-z]+\d-az\d+", zone):
+                raise ValueError(f"network.{field} {zone} is the id of a zone, whose name differs from account to "
+                                 f"account; eagleray preflight --azs {zone} tells the name in yours")
             if not re.fullmatch(re.escape(self.region) + "[a-z]", zone):
                 raise ValueError(f"network.{field} {zone} is not a zone of region {self.region}; "
                                  f"zones there are named {self.region}a, {self.region}b …")

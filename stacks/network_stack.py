@@ -16,7 +16,8 @@ class NetworkStack(Stack):
     """VPC, EFA security group and, unless a reservation brings its own, the cluster placement group."""
 
     def __init__(self, scope: Construct, construct_id: str, *, settings: Settings, **kwargs: Any) -> None:
-        self._zones = [settings.network.zone, settings.network.second_zone]
+        network = settings.network
+        self._zones = [network.zone, network.second_zone, *network.spare_zones]
         super().__init__(scope, construct_id, **kwargs)
         self.network = TrainingVpc(
             self, "Network",
@@ -24,6 +25,7 @@ class NetworkStack(Stack):
             second_zone=settings.network.second_zone,
             cidr=settings.network.cidr,
             flow_log_days=settings.network.flow_log_days,
+            spare_zones=settings.network.spare_zones,
         )
         self.efa_security_group = EfaSecurityGroup(self, "Efa", vpc=self.network.vpc).security_group
         self.placement_group: ec2.CfnPlacementGroup | None = None

@@ -29,6 +29,22 @@ def test_zones_come_from_the_settings_and_need_no_credentials(synth):
     assert not json.loads((pinned.outdir / "manifest.json").read_text()).get("missing")
 
 
+def test_nodes_that_move_to_another_zone_of_the_network_leave_its_subnets_as_they_are(synth):
+    """CloudFormation would refuse to replace a subnet by one with the same addresses."""
+    zones = "network.zone={},network.second_zone={},network.spare_zones=[{}]"
+    before = synth("l4", zones.format("us-east-2a", "us-east-2b", "us-east-2c"))
+    after = synth("l4", zones.format("us-east-2c", "us-east-2a", "us-east-2b"))
+    for kind in ("AWS::EC2::Subnet", "AWS::EC2::RouteTable", "AWS::EC2::VPC"):
+        assert after.resources(STACK, kind) == before.resources(STACK, kind)
+    assert len(subnets(before, "private")) == 3
+    nat = after.only(STACK, "AWS::EC2::NatGateway")
+    assert subnets(after, "public")[nat["SubnetId"]["Ref"]] == "us-east-2c"
+
+    def control_plane(synth):
+        return synth.only("ClusterStack", "AWS::EKS::Cluster")["ResourcesVpcConfig"]["SubnetIds"]
+    assert control_plane(after) == control_plane(before)
+
+
 def test_the_account_is_left_open_unless_it_is_set(synth_l4, synth_changed):
     def environment(synth):
         return json.loads((synth.outdir / "manifest.json").read_text())["artifacts"][STACK]["environment"]
