@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from eagleray import catalog
-from training.config import Placement, TrainConfig, TrainJob, digest
+from training.config import Placement, TrainConfig, TrainJob
 
 # Share of a node's allocatable that the one worker pod asks for; the rest is for daemons and spikes.
 # For g6.12xlarge (47810m, 178933Mi) this gives the AWS sample's 40 CPU and 160Gi.
@@ -276,17 +276,25 @@ class Settings(_Strict):
             raise ValueError(f"network.second_zone {self.network.zone} is the same as network.zone; use {other}")
         return self
 
+    @model_validator(mode="after")
+    def _efa_can_be_proven(self) -> Settings:
+        if self.training.transport.require == "efa" and self.gpu.nodes == 1:
+            raise ValueError("training.transport.require efa: with gpu.nodes 1 nothing crosses the network, so EFA "
+                             "cannot be proven; use auto, or gpu.nodes 2 or more")
+        return self
+
     def placement(self, storage: str) -> Placement:
         """Where the job runs: one rank a GPU. `storage` is the URI for checkpoints."""
         node = self.gpu.instance
         return Placement(
             nodes=self.gpu.nodes, workers_per_node=node.gpus, storage=storage,
             gpu=node.gpu, gpu_memory_mib=node.gpu_mem_mib, link_mbps=node.net_mbps,
+            efa_per_node=node.efa,
         )
 
     def train_job(self, storage: str) -> TrainJob:
         """The contents of train.json. The same training gets the same name, and so finds its checkpoints."""
-        name = f"{self.name}-{digest(self.training.model_dump(mode='json'))}"
+        name = f"{self.name}-{self.training.digest()}"
         return TrainJob(name=name, training=self.training, placement=self.placement(storage))
 
 

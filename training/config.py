@@ -149,6 +149,25 @@ class CheckpointConfig(_Strict):
     """Newest checkpoints to keep."""
 
 
+class TransportConfig(_Strict):
+    """Which wire between nodes the training insists on."""
+
+    require: Literal["auto", "efa", "any"] = "auto"
+    """`efa` fails the job within its first minute unless every rank proves EFA; `any` trains over any wire
+    and says which; `auto` is efa on several nodes with EFA interfaces, any elsewhere."""
+
+
+class FabricConfig(_Strict):
+    """The all-reduce over all ranks that must pass before the model loads."""
+
+    seconds: float = Field(default=5, ge=0, le=600)
+    """Seconds to measure bandwidth and check sums, at most 1 on CPUs; 0 only connects the ranks."""
+    floor_fraction: float = Field(default=0.4, ge=0, le=1)
+    """The job is refused below this fraction of what the nodes' link should give; 0 refuses nothing."""
+    timeout_seconds: int = Field(default=60, ge=1, le=3600)
+    """Seconds that ranks may take to arrive at the check, and to end their first all-reduce."""
+
+
 class TrainConfig(_Strict):
     """Everything about the training that a user may set."""
 
@@ -162,6 +181,10 @@ class TrainConfig(_Strict):
     """The parallelism."""
     checkpoint: CheckpointConfig = CheckpointConfig()
     """The checkpoints."""
+    transport: TransportConfig = TransportConfig()
+    """The wire between nodes."""
+    fabric: FabricConfig = FabricConfig()
+    """The check of the wire before the model loads."""
     steps: Steps = Field(default=200, ge=1)
     """Optimizer steps."""
     tokens: Annotated[int | None, BeforeValidator(_with_exponent)] = Field(default=None, ge=1)
@@ -176,6 +199,10 @@ class TrainConfig(_Strict):
     """Seed of weights, data order and random tokens."""
     max_failures: int = Field(default=3, ge=0)
     """Worker failures that the run recovers from before it gives up."""
+
+    def digest(self) -> str:
+        """Twelve hex digits over all that decides what is trained; the wire and its check do not."""
+        return digest(self.model_dump(mode="json", exclude={"transport", "fabric"}))
 
     @model_validator(mode="before")
     @classmethod
@@ -212,6 +239,8 @@ class Placement(_Strict):
     """Memory of one GPU in MiB."""
     link_mbps: int | None = Field(default=None, ge=1)
     """Network of one node in Mbit/s, all its cards together."""
+    efa_per_node: int = Field(default=0, ge=0)
+    """EFA interfaces of one node."""
 
     @model_validator(mode="after")
     def _backend_has_its_device(self) -> Placement:
@@ -235,6 +264,24 @@ class TrainJob(_Strict):
     placement: Placement
     """Where."""
 
+    @model_validator(mode="after")
+    def _efa_can_be_proven(self) -> TrainJob:
+        if self.training.transport.require == "efa":
+            if self.placement.nodes == 1:
+                raise ValueError("training.transport.require efa: on one node nothing crosses the network, so EFA "
+                                 "cannot be proven; use auto")
+            if self.placement.backend == "gloo":
+                raise ValueError("training.transport.require efa: backend gloo moves bytes over TCP only; "
+                                 "use auto or any")
+        return self
+
+    @property
+    def requires_efa(self) -> bool:
+        """Whether the job may train over EFA only."""
+        place = self.placement
+        by_default = place.backend == "nccl" and place.nodes > 1 and place.efa_per_node > 0
+        return {"efa": True, "any": False, "auto": by_default}[self.training.transport.require]
+
     @property
     def tokens_per_step(self) -> int:
         """Tokens that all ranks together process in one optimizer step.
@@ -250,7 +297,7 @@ class TrainJob(_Strict):
 
     def config_hash(self) -> str:
         """Twelve hex digits over the training part: the same training has the same hash anywhere."""
-        return digest(self.training.model_dump(mode="json"))
+        return self.training.digest()
 
 
 def digest(value: Any) -> str:
