@@ -1,0 +1,137 @@
+"""Who took part in a job, by its logs: ranks, nodes, and who is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from training.transport_evidence import Evidence, Process
+
+
+@dataclass(frozen=True)
+class Membership:
+    """`processes` are all that wrote; `members` those that took part in communication.
+
+    `missing` says in words who is not in the logs, "" for nobody; `missing_ranks` are those of them that have a
+    rank in the job. `one_rank_log`: one source that holds one rank, as NCCL_DEBUG_FILE does.
+    `numbering_is_global`: each channel's ranks are those of the job, since there is one communicator.
+    """
+
+    processes: Sequence[Process]
+    members: Sequence[Process]
+    world_size: int | None
+    single_node: bool
+    one_rank_log: bool
+    missing: str
+    missing_ranks: Sequence[int]
+    numbering_is_global: bool
+
+    @property
+    def hosts(self) -> set[str]:
+        """Nodes, as NCCL tells them apart."""
+        return {process.host for process in self.members}
+
+    @property
+    def ranks(self) -> list[tuple[int | None, Process]]:
+        """Each rank and its process, by rank; None where the log does not tell it."""
+        pairs = [(rank, process) for process in self.processes
+                 for rank in (sorted(process.own_ranks()) or [None])]
+        return sorted(pairs, key=lambda pair: (pair[0] is None, pair[0] or 0, pair[1].host, pair[1].pid))
+
+    def ranks_of(self, processes: Iterable[Process]) -> set[int]:
+        """The ranks of some processes, as far as known."""
+        return {rank for process in processes for rank in process.own_ranks()}
+
+    def named(self, processes: Sequence[Process]) -> str:
+        """`rank 3 on node-a` or `ranks 0-3, 7`; by host and pid where ranks are not known."""
+        ranks = sorted(self.ranks_of(processes))
+        hosts = sorted({process.host for process in processes})
+        if not ranks:
+            shown = [f"{process.host}:{process.pid}" for process in processes]
+            return ", ".join(shown[:4]) + (f" and {len(shown) - 4} more" if len(shown) > 4 else "")
+        return in_words(ranks) + (f" on {hosts[0]}" if len(hosts) == 1 else "")
+
+
+def in_words(ranks: Sequence[int]) -> str:
+    """[0, 1, 2, 7] as `ranks 0-2, 7`."""
+    spans: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    shown = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans[:12])
+    return ("rank " if len(set(ranks)) == 1 else "ranks ") + shown + (", ..." if len(spans) > 12 else "")
+
+
+def membership(evidence: Evidence, world_size: int | None) -> Membership:
+    """Who took part. `world_size` is the job's number of ranks, where the caller knows it."""
+    processes = [process for _, process in sorted(evidence.processes.items())]
+    members = [process for process in processes if process.joined()]
+    world = _world_size(members, world_size)
+    ranks = {rank for process in members for rank in process.own_ranks()}
+    missing, missing_ranks = _missing(members, world, ranks)
+    sizes = {size for process in members for _, size, _ in process.comms}
+    return Membership(
+        processes, members, world, _on_one_node(members, world),
+        world_size is None and evidence.sources == 1 and len(members) == 1 and len(ranks) <= 1,
+        missing, missing_ranks, len(sizes) <= 1)
+
+
+def _world_size(members: Sequence[Process], told: int | None) -> int | None:
+    """The larger of what the caller, the communicators and the numbers in channels say."""
+    sizes = [size for process in members for _, size, _ in process.comms]
+    sizes += [max(own, peer) + 1 for process in members for own, peer, _ in process.links]
+    sizes += [process.rank + 1 for process in members if process.rank is not None]
+    return max([*sizes, told or 0], default=0) or None
+
+
+def _missing(members: Sequence[Process], world: int | None, ranks: set[int]) -> tuple[str, list[int]]:
+    largest = max((size for process in members for _, size, _ in process.comms), default=0)
+    told = any(process.rank is not None for process in members)
+    if world and (told or largest in (0, world)):
+        absent = sorted(set(range(world)) - ranks)
+        if absent:
+            return f"{in_words(absent)} of {world}", absent
+    elif world and sum(len(process.own_ranks()) or 1 for process in members) < world:
+        return f"{len(members)} processes of {world}", []
+    for (_, size), claims in _groups(members).items():
+        most = max(len(claimants) for claimants in claims.values())
+        absent = [rank for rank in range(size) if len(claims.get(rank, ())) < most]
+        if absent:
+            return f"{in_words(absent)} of a group of {size}", absent if size == world else []
+    return "", []
+
+
+def _groups(members: Sequence[Process]) -> dict[tuple[str, int], dict[int, set[tuple[str, int]]]]:
+    """Who claims which rank in each communicator.
+
+    A communicator without commId (NCCL before 2.16, children of ncclCommSplit) is known by its size alone: then
+    several of one size are one group here, in which each rank must be claimed equally often.
+    """
+    groups: dict[tuple[str, int], dict[int, set[tuple[str, int]]]] = {}
+    nameless = set()
+    for process in members:
+        named = {size for ident, size, _ in process.comms if ident}
+        nameless |= {size for _, size, _ in process.comms} - named
+    for process in members:
+        for ident, size, rank in process.comms:
+            for key in {(ident, size), ("", size)}:
+                if key[0] or size in nameless:
+                    groups.setdefault(key, {}).setdefault(rank, set()).add((process.host, process.pid))
+    return groups
+
+
+def _on_one_node(members: Sequence[Process], world: int | None) -> bool:
+    """Whether nothing can have crossed the network: by NCCL's own count of nodes, or by what was connected."""
+    links = {(own, peer, kind) for process in members for own, peer, kind in process.links}
+    if not members or any(kind == "net" for _, _, kind in links):
+        return False
+    comms = [(size, nodes) for process in members for (_, size, _), (nodes, _) in process.comms.items() if nodes]
+    if comms:
+        largest = max(size for size, _ in comms)
+        return largest == world and all(nodes == 1 for size, nodes in comms if size == largest)
+    together = {rank for own, peer, _ in links for rank in (own, peer)}
+    together |= {rank for process in members for rank in process.own_ranks()}
+    one_host = len({process.host for process in members}) == 1
+    return one_host and world is not None and together >= set(range(world))

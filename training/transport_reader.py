@@ -1,0 +1,143 @@
+"""Read logs of any size in constant memory: only lines with a telling word are looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Any
+
+from training.transport_evidence import Evidence
+from training.transport_lines import COLLECTIVE_WORDS, WORDS, Said, Speaker, said
+
+_CHUNK = 1 << 20  # bytes
+# NCCL's lines have at most 1 KiB. A longer one is looked through for faults and is no proof.
+_LONGEST_PROOF = 4096
+_MOST_TAGS, _CACHED_LINES = 20_000, 4096
+
+
+class TransportReader:
+    """Takes lines or streams and keeps what they say.
+
+    A fault in a line without NCCL's header (Libfabric's abort, a traceback) belongs to the one process that
+    writes under the same prefix in the same source; where several do, it belongs to the whole run.
+    """
+
+    def __init__(self) -> None:
+        self._evidence = Evidence()
+        self._sources: set[str] = set()
+        self._tags: dict[tuple[str, str], set[Speaker]] = {}
+        self._orphans: dict[tuple[str, str, str], str] = {}
+        self._seen: dict[str, Said | None] = {}
+
+    def feed(self, line: str, source: str = "-") -> None:
+        """Take one line, with or without its end; `source` names the file that it stands in."""
+        self._sources.add(source)
+        text = line.rstrip("\r\n")
+        found = self._understood(text)
+        if found is not None:
+            self._take(found, source)
+
+    def read(self, stream: IO[Any], source: str = "-") -> None:
+        """Take a whole stream of bytes or text."""
+        self._sources.add(source)
+        rest = b""
+        while chunk := stream.read(_CHUNK):
+            data = chunk.encode(errors="replace") if isinstance(chunk, str) else chunk
+            # a progress bar's carriage return ends a line too
+            data = rest + data.replace(b"\r", b"\n")
+            end = data.rfind(b"\n") + 1
+            if end == 0 and len(data) > _CHUNK:
+                end = len(data)  # a line of a megabyte is no log line
+            self._scan(data[:end], source)
+            rest = data[end:]
+        self._scan(rest, source)
+
+    def finish(self) -> Evidence:
+        """What was read so far."""
+        for (source, tag, code), text in self._orphans.items():
+            speakers = self._tags.get((source, tag), set())
+            if len(speakers) == 1:
+                self._evidence.process(next(iter(speakers))).fault(code, text)
+            else:
+                self._evidence.unclaimed[code] = min(self._evidence.unclaimed.get(code, text), text)
+        self._orphans.clear()
+        self._evidence.sources = len(self._sources)
+        return self._evidence
+
+    def _understood(self, text: str) -> Said | None:
+        if len(text) > _LONGEST_PROOF:
+            found = said(text)
+            return found and Said(None, "", faults=found.faults, text=found.text)
+        if text not in self._seen:  # logs repeat themselves
+            if len(self._seen) >= _CACHED_LINES:
+                self._seen.clear()
+            self._seen[text] = said(text)
+        return self._seen[text]
+
+    def _scan(self, data: bytes, source: str) -> None:
+        """Feed the lines that hold a telling word, in order."""
+        words = _WORDS if self._evidence.collectives else _WORDS + _COLLECTIVE_WORDS
+        lines: dict[int, int] = {}
+        for word in words:
+            at = data.find(word)
+            while at >= 0:
+                start = data.rfind(b"\n", 0, at) + 1
+                end = data.find(b"\n", at)
+                end = len(data) if end < 0 else end
+                lines[start] = end
+                at = data.find(word, end)
+        for start in sorted(lines):
+            self.feed(data[start:lines[start]].decode(errors="replace"), source)
+
+    def _take(self, line: Said, source: str) -> None:
+        evidence = self._evidence
+        evidence.repeated += line.repeated
+        evidence.collectives = evidence.collectives or line.collective
+        if line.speaker is None:
+            for code in line.faults:
+                key = (source, line.tag, code)
+                self._orphans[key] = min(self._orphans.get(key, line.text), line.text)
+            return
+        evidence.process(line.speaker).hear(line)
+        if len(self._tags) < _MOST_TAGS:
+            speakers = self._tags.setdefault((source, line.tag), set())
+            if len(speakers) < 2:  # two are enough to know that the prefix does not tell them apart
+                speakers.add(line.speaker)
+
+
+_WORDS = tuple(word.encode() for word in WORDS)
+_COLLECTIVE_WORDS = tuple(word.encode() for word in COLLECTIVE_WORDS)
+
+
+def read_logs(logs: Iterable[Path | IO[Any]], rank: int | None = None) -> Evidence:
+    """What the logs say together.
+
+    Args:
+        logs: files, folders (all files below them) or open streams of text or bytes.
+        rank: the rank of the job whose own logs these are, where the reader knows it.
+
+    Raises:
+        OSError: a file or folder cannot be read.
+    """
+    reader = TransportReader()
+    done: set[Path] = set()
+    for number, log in enumerate(logs):
+        if isinstance(log, Path):
+            for path in files_below(log):
+                if path.resolve() not in done:
+                    done.add(path.resolve())
+                    with path.open("rb") as stream:
+                        reader.read(stream, str(path))
+        else:
+            reader.read(log, f"<stream {number}>")
+    evidence = reader.finish()
+    if rank is not None:
+        evidence.claim_rank(rank)
+    return evidence
+
+
+def files_below(path: Path) -> list[Path]:
+    """The file itself, or all regular files below a folder, in order."""
+    if not path.is_dir():
+        return [path]
+    return sorted(found for found in path.rglob("*") if found.is_file())
