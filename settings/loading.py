@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from settings.capacity import KINDS
 from settings.model import Settings
 
 CONFIG_DIR = Path(__file__).resolve().parent.parent / "config"
@@ -117,11 +118,12 @@ def _assign(raw: dict[str, Any], keys: tuple[str, ...], value: Any, key: str) ->
 
 def _explain(error: Mapping[str, Any], path: Path, written: Mapping[tuple[str, ...], str]) -> str:
     # pydantic puts the discriminator's value into the path of a union: ('gpu', 'capacity', 'reservation', 'id')
-    loc = tuple(str(part) for part in error["loc"] if part not in ("on-demand", "reservation"))
+    loc = tuple(str(part) for part in error["loc"] if part not in KINDS)
     where, given = _origin(loc, written) or f"{path}: ", error.get("input")
     name = ".".join(loc)
     if error["type"] == "extra_forbidden":
-        return f"{where}unknown setting {name}; {_nearest(loc)}"
+        kind = next((str(part) for part in error["loc"] if part in KINDS), "")
+        return where + (_of_other_kind(loc, kind) or f"unknown setting {name}; {_nearest(loc)}")
     if error["type"] == "missing":
         return f"{where}{name} is missing; {_describe(loc)}"
     message = _plain(error)
@@ -157,6 +159,9 @@ _PLAIN = {
     "list_type": "must be a list, for example [a, b]",
     "model_type": "must be a group of settings, not one value",
     "finite_number": "must be a finite number",
+    "timezone_aware": "must name its time zone, for example 2026-12-10T11:30:00Z",
+    "datetime_parsing": "must be a moment in UTC, for example 2026-12-10T11:30:00Z",
+    "datetime_from_date_parsing": "must be a moment in UTC, for example 2026-12-10T11:30:00Z",
     "string_pattern_mismatch": "must match {pattern}",
 }
 
@@ -173,6 +178,13 @@ def _describe(loc: tuple[str, ...]) -> str:
         if field := model.model_fields.get(loc[-1]):
             return f"it is: {' '.join((field.description or '').split())}"
     return "add it"
+
+
+def _of_other_kind(loc: tuple[str, ...], kind: str) -> str:
+    """For a setting that exists, but not together with this `kind:`."""
+    having = [m.model_fields["kind"] for m in _models_at(loc[:-1]) if kind and loc[-1] in m.model_fields]
+    kinds = " or ".join(str(typing.get_args(field.annotation)[0]) for field in having)
+    return kinds and f"{'.'.join(loc)} does not go with kind {kind}; it belongs to kind {kinds}"
 
 
 def _nearest(loc: tuple[str, ...]) -> str:

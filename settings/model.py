@@ -5,11 +5,13 @@ from __future__ import annotations
 import ipaddress
 import re
 from difflib import get_close_matches
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from eagleray import catalog
+from settings.capacity import Capacity, CapacityBlock, OnDemand
+from settings.strict import Strict
 from training.config import Placement, TrainConfig, TrainJob
 
 # Share of a node's allocatable that the one worker pod asks for; the rest is for daemons and spikes.
@@ -17,11 +19,7 @@ from training.config import Placement, TrainConfig, TrainJob
 _CPU_SHARE, _MEMORY_SHARE = 0.85, 0.92
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
-
-
-class NetworkSettings(_Strict):
+class NetworkSettings(Strict):
     """The VPC."""
 
     zone: str = "us-east-2a"
@@ -46,7 +44,7 @@ class NetworkSettings(_Strict):
         return value
 
 
-class ClusterSettings(_Strict):
+class ClusterSettings(Strict):
     """The EKS control plane."""
 
     version: str = "1.36"
@@ -110,7 +108,7 @@ class ClusterSettings(_Strict):
         return self
 
 
-class SystemSettings(_Strict):
+class SystemSettings(Strict):
     """The nodegroup for the operator and the Ray head."""
 
     instance_type: str = "m7i.xlarge"
@@ -128,25 +126,7 @@ class SystemSettings(_Strict):
         return value
 
 
-class OnDemand(_Strict):
-    """On-demand instances."""
-
-    kind: Literal["on-demand"] = "on-demand"
-    """On-demand instances."""
-
-
-class Reservation(_Strict):
-    """An existing On-Demand Capacity Reservation."""
-
-    kind: Literal["reservation"]
-    """An existing On-Demand Capacity Reservation."""
-    id: str = Field(pattern=r"^cr-[0-9a-f]{8,17}$")
-    """Id of the reservation, cr-…"""
-    placement_group: str | None = None
-    """Placement group the reservation was made in; none: nodes are placed without one."""
-
-
-class GpuSettings(_Strict):
+class GpuSettings(Strict):
     """The GPU nodegroup and the Ray workers on it, one worker pod a node."""
 
     instance_type: str = "g6.12xlarge"
@@ -155,7 +135,7 @@ class GpuSettings(_Strict):
     """Nodes."""
     volume_gib: int = Field(default=200, ge=100, le=16384)
     """Root volume in GiB."""
-    capacity: Annotated[OnDemand | Reservation, Field(discriminator="kind")] = OnDemand()
+    capacity: Capacity = OnDemand()
     """How the instances are obtained."""
     worker_cpu: int | None = Field(default=None, ge=1)
     """CPUs of a worker pod; by default 85 % of what the node can give."""
@@ -184,6 +164,14 @@ class GpuSettings(_Strict):
                              f"use {(node.alloc_mem_mib - 1024) // 1024} or less")
         return self
 
+    @model_validator(mode="after")
+    def _block_is_sold(self) -> GpuSettings:
+        if isinstance(self.capacity, CapacityBlock) and not self.instance.capacity_block:
+            sold = [t for t in catalog.efa_gpu_types() if catalog.instance_type(t).capacity_block]
+            raise ValueError(f"capacity kind capacity-block: none are sold for {self.instance_type}; "
+                             f"use another kind, or one of {', '.join(sold)}")
+        return self
+
     @property
     def instance(self) -> catalog.InstanceType:
         """The catalog's entry."""
@@ -200,7 +188,7 @@ class GpuSettings(_Strict):
         return self.worker_memory_gib or int(self.instance.alloc_mem_mib / 1024 * _MEMORY_SHARE)
 
 
-class RaySettings(_Strict):
+class RaySettings(Strict):
     """Ray and the job."""
 
     image: str = "public.ecr.aws/deep-learning-containers/ray:train-ml-cuda-v1.1"
@@ -229,7 +217,7 @@ class RaySettings(_Strict):
         return value
 
 
-class Settings(_Strict):
+class Settings(Strict):
     """All choices of the user."""
 
     name: str = Field(default="eagleray", pattern=r"^[a-z][a-z0-9-]{0,21}[a-z0-9]$")

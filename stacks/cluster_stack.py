@@ -8,10 +8,9 @@ from aws_cdk import CfnOutput, Stack
 from aws_cdk.lambda_layer_kubectl_v36 import KubectlV36Layer
 from constructs import Construct
 
-from eagleray.capacity import Capacity
 from eagleray.cluster import TrainingCluster
 from eagleray.nodegroups import GpuNodegroup, SystemNodegroup
-from settings.model import Reservation, Settings
+from settings.model import Settings
 from stacks.network_stack import NetworkStack
 
 # kubectl by the name that cluster.kubectl_layer has in the settings, which checks it against the version.
@@ -52,15 +51,7 @@ class ClusterStack(Stack):
             instance_type=settings.gpu.instance_type,
             nodes=settings.gpu.nodes,
             volume_gib=settings.gpu.volume_gib,
-            capacity=_capacity(settings, network),
+            capacity=network.capacity,
         ).nodegroup
         CfnOutput(self, "Kubeconfig", description="Run this to let kubectl reach the cluster",
                   value=f"aws eks update-kubeconfig --name {settings.name} --region {settings.region}")
-
-
-def _capacity(settings: Settings, network: NetworkStack) -> Capacity:
-    chosen = settings.gpu.capacity
-    if isinstance(chosen, Reservation):
-        return Capacity.reservation(chosen.id, placement_group=chosen.placement_group)
-    group = network.placement_group
-    return Capacity.on_demand(placement_group=group.ref if group else None)

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from aws_cdk import Stack
+from aws_cdk import CfnOutput, Stack
 from aws_cdk import aws_ec2 as ec2
 from constructs import Construct
 
+from eagleray.capacity import Capacity
+from eagleray.capacity_gate import CapacityGate
 from eagleray.network import EfaSecurityGroup, TrainingVpc
-from settings.model import OnDemand, Settings
+from settings.capacity import CapacityBlock, OnDemand, Reservation, Reserve, Spot
+from settings.model import Settings
 
 
 class NetworkStack(Stack):
-    """VPC, EFA security group and, unless a reservation brings its own, the cluster placement group."""
+    """Capacity gate, VPC, EFA security group and, unless a reservation brings its own, the placement group.
+
+    Attributes:
+        capacity: how the GPU nodes are obtained, as the gate let it pass.
+    """
 
     def __init__(self, scope: Construct, construct_id: str, *, settings: Settings, **kwargs: Any) -> None:
         network = settings.network
@@ -28,12 +35,39 @@ class NetworkStack(Stack):
             spare_zones=settings.network.spare_zones,
         )
         self.efa_security_group = EfaSecurityGroup(self, "Efa", vpc=self.network.vpc).security_group
-        self.placement_group: ec2.CfnPlacementGroup | None = None
-        # A reservation is only usable in the placement group that it was made in, or in none. To change a
-        # standing cluster to one, deploy ClusterStack first (cdk deploy --exclusively ClusterStack): while its
+        gate = CapacityGate(
+            self, "Gate",
+            capacity=self._capacity(settings),
+            cluster_name=settings.name,
+            instance_type=settings.gpu.instance_type,
+            nodes=settings.gpu.nodes,
+            zone=settings.network.zone,
+            log_days=settings.cluster.log_days,
+        )
+        # The NAT gateway is the first thing that costs.
+        self.network.node.add_dependency(gate.passed)
+        self.capacity = gate.granted
+        CfnOutput(self, "Capacity", description="What the capacity gate found", value=gate.summary)
+
+    def _capacity(self, settings: Settings) -> Capacity:
+        chosen = settings.gpu.capacity
+        if isinstance(chosen, Reservation):
+            return Capacity.reservation(chosen.id, placement_group=chosen.placement_group)
+        if isinstance(chosen, CapacityBlock):
+            return Capacity.capacity_block(chosen.id, starts=chosen.starts)
+        # An existing reservation is only usable in the placement group that it was made in, or in none. To change
+        # a standing cluster to one, deploy ClusterStack first (cdk deploy --exclusively ClusterStack): while its
         # nodes are in this group, CloudFormation rightly refuses to take the group away.
-        if isinstance(settings.gpu.capacity, OnDemand):
-            self.placement_group = ec2.CfnPlacementGroup(self, "PlacementGroup", strategy="cluster")
+        group = ec2.CfnPlacementGroup(self, "PlacementGroup", strategy="cluster").ref
+        match chosen:
+            case Reserve():
+                return Capacity.reserve(chosen.hours, round=chosen.round, placement_group=group)
+            case Spot():
+                return Capacity.spot(placement_group=group)
+            case OnDemand(probe=True):
+                return Capacity.probed_on_demand(placement_group=group)
+            case OnDemand():
+                return Capacity.on_demand(placement_group=group)
 
     @property
     def availability_zones(self) -> list[str]:

@@ -104,6 +104,18 @@ def synth_h100(synth: Callable[..., Synth]) -> Synth:
 
 
 @pytest.fixture(scope="session")
+def synth_block(synth: Callable[..., Synth]) -> Synth:
+    """The app for two p5.48xlarge of a Capacity Block that starts later."""
+    return synth("capacity-block")
+
+
+@pytest.fixture(scope="session")
+def synth_reserved(synth: Callable[..., Synth]) -> Synth:
+    """The app for two g6.12xlarge in a reservation that the deployment makes."""
+    return synth("reserved")
+
+
+@pytest.fixture(scope="session")
 def synth_changed(synth: Callable[..., Synth]) -> Synth:
     """One app with everything set that changes network and cluster: a reservation, a pinned account, …"""
     return synth("l4", ",".join([

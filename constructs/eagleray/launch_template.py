@@ -1,8 +1,9 @@
 """The parts of a managed nodegroup's launch template.
 
-EKS refuses a template with SubnetId, IamInstanceProfile or InstanceMarketOptions, and EC2 one that has
-SecurityGroupIds beside NetworkInterfaces; so neither is here, and the instance type and the subnet belong to
-the nodegroup. Source: EKS user guide, launch-templates.
+EKS refuses a template with SubnetId or IamInstanceProfile, and EC2 one that has SecurityGroupIds beside
+NetworkInterfaces; so neither is here, and the subnet belongs to the nodegroup. So does the instance type, but
+for a Capacity Block: that alone needs type and InstanceMarketOptions in the template.
+Source: EKS user guide, launch-templates and capacity-blocks-mng.
 """
 
 from __future__ import annotations

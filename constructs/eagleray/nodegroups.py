@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import cast
 
-from aws_cdk import CfnTag
+from aws_cdk import CfnTag, TimeZone
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_eks_v2 as eks
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_scheduler as scheduler
+from aws_cdk import aws_scheduler_targets as targets
 from constructs import Construct
 
 from eagleray.capacity import Capacity
@@ -75,9 +79,12 @@ class GpuNodegroup(Construct):
         groups = [control_plane.cluster.cluster_security_group_id, efa_security_group.security_group_id]
         template = ec2.CfnLaunchTemplate(
             self, "LaunchTemplate",
+            version_description=capacity.version_description(instance_type),
             launch_template_data=ec2.CfnLaunchTemplate.LaunchTemplateDataProperty(
                 network_interfaces=efa_interfaces(catalog_entry(instance_type), groups),
                 placement=capacity.placement,
+                instance_type=instance_type if capacity.market else None,
+                instance_market_options=capacity.market,
                 capacity_reservation_specification=capacity.reservation_target,
                 block_device_mappings=[fast_root_volume(volume_gib)],
                 metadata_options=node_only_metadata(),
@@ -90,19 +97,46 @@ class GpuNodegroup(Construct):
             subnets=ec2.SubnetSelection(subnets=[subnet]),
             ami_type=eks.NodegroupAmiType.AL2023_X86_64_NVIDIA,
             launch_template_spec=_latest(template),
-            min_size=0, desired_size=nodes, max_size=nodes,
+            capacity_type=capacity.nodegroup_type,
+            # A Capacity Block can launch nothing before it starts: the nodegroup waits for it empty.
+            min_size=0, desired_size=0 if capacity.starts else nodes, max_size=nodes,
             labels={"nvidia.com/gpu.present": "true"},
             taints=[eks.TaintSpec(key="nvidia.com/gpu", value="true", effect=eks.TaintEffect.NO_SCHEDULE)],
             enable_node_auto_repair=True,
         )
         resource = cast(eks.CfnNodegroup, self.nodegroup.node.default_child)
-        # Past the construct, which takes p5 and other newer types for machines without GPU.
-        resource.instance_types = [instance_type]
+        # Past the construct, which takes p5 and other newer types for machines without GPU. For a Capacity Block
+        # the type is in the launch template, and EKS takes it from one place only.
+        resource.instance_types = None if capacity.market else [instance_type]
         # Old nodes go before new ones come: an update must not need more GPUs than the quota or the
         # reservation has.
         resource.update_config = eks.CfnNodegroup.UpdateConfigProperty(
             max_unavailable=1, update_strategy="MINIMAL")
         self.nodegroup.node.add_dependency(*control_plane.before_nodes)
+        if capacity.starts:
+            self._fill_at(capacity.starts, control_plane.name, resource, nodes)
+
+    def _fill_at(self, moment: datetime, cluster: str, nodegroup: eks.CfnNodegroup, nodes: int) -> None:
+        """Let EventBridge Scheduler ask EKS for the nodes when the Capacity Block starts.
+
+        Not a scheduled action of the Auto Scaling group: only EKS knows that group's name.
+        """
+        scheduler.Schedule(
+            self, "Start",
+            description=f"The {nodes} nodes of {cluster} come when their Capacity Block starts",
+            schedule=scheduler.ScheduleExpression.at(moment, TimeZone.ETC_UTC),
+            target=cast(scheduler.IScheduleTarget, targets.Universal(
+                service="eks", action="updateNodegroupConfig",
+                # Universal targets spell EKS's clusterName this way.
+                input=scheduler.ScheduleTargetInput.from_object({
+                    "ClusterName": cluster,
+                    "NodegroupName": nodegroup.attr_nodegroup_name,
+                    "ScalingConfig": {"MinSize": 0, "DesiredSize": nodes, "MaxSize": nodes},
+                }),
+                policy_statements=[iam.PolicyStatement(
+                    actions=["eks:UpdateNodegroupConfig"], resources=[nodegroup.attr_arn])],
+            )),
+        )
 
 
 def _latest(template: ec2.CfnLaunchTemplate) -> eks.LaunchTemplateSpec:

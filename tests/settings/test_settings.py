@@ -13,6 +13,7 @@ from settings import Settings, SettingsError, load_settings
 from settings.loading import CONFIG_DIR
 from training.config import TrainJob
 
+_BLOCK = "gpu.instance_type=p5.48xlarge,gpu.capacity={kind: capacity-block, id: cr-12345678"
 CONFIGS = sorted(path.stem for path in CONFIG_DIR.glob("*.yaml"))
 
 
@@ -82,7 +83,27 @@ def test_h100_has_32_efa_interfaces_and_16_workers():
         ("gpu.capacity.kind=reservation", ["gpu.capacity.id is missing"]),
         ("gpu.capacity.kind=reservation,gpu.capacity.id=abc", ["gpu.capacity.id = abc", "^cr-"]),
         ("gpu.capacity.id=cr-12345678", ["gpu.capacity: kind is missing"]),
-        ("gpu.capacity={kind: on-demand, id: cr-12345678}", ["unknown setting gpu.capacity.id"]),
+        ("gpu.capacity={kind: on-demand, idd: cr-12345678}", ["unknown setting gpu.capacity.idd"]),
+        ("gpu.capacity={kind: on-demand, id: cr-12345678}",
+         ["gpu.capacity.id does not go with kind on-demand", "kind reservation or capacity-block"]),
+        ("gpu.capacity={kind: spot, id: cr-12345678}", ["gpu.capacity.id does not go with kind spot"]),
+        ("gpu.capacity={kind: spot, placement_group: g}",
+         ["gpu.capacity.placement_group does not go with kind spot", "kind reservation"]),
+        ("gpu.capacity={kind: reservation, id: cr-12345678, hours: 3}",
+         ["gpu.capacity.hours does not go with kind reservation", "kind reserve"]),
+        ("gpu.capacity={kind: on-demand, starts: 2026-12-10T11:30:00Z}",
+         ["gpu.capacity.starts does not go with kind on-demand", "kind capacity-block"]),
+        ("gpu.capacity.kind=reserve", ["gpu.capacity.hours is missing", "Hours until the reservation ends"]),
+        ("gpu.capacity={kind: reserve, hours: 0}", ["gpu.capacity.hours = 0", "1 or more"]),
+        ("gpu.capacity={kind: reserve, hours: 1000}", ["gpu.capacity.hours = 1000", "720 or less"]),
+        ("gpu.capacity={kind: reserve, hours: 3, id: cr-12345678}",
+         ["gpu.capacity.id does not go with kind reserve"]),
+        ("gpu.capacity={kind: capacity-block, id: cr-12345678}",
+         ["capacity-block", "g6.12xlarge", "p5.48xlarge"]),
+        (f"{_BLOCK}, starts: 2026-12-10}}", ["gpu.capacity.starts = 2026-12-10", "2026-12-10T11:30:00Z"]),
+        (f"{_BLOCK}, starts: soon}}", ["gpu.capacity.starts = soon", "2026-12-10T11:30:00Z"]),
+        (f"{_BLOCK}, starts: 5}}", ["gpu.capacity.starts = 5", "2026-12-10T11:30:00Z"]),
+        (f"{_BLOCK}, starts: 2026-12-10T11:30:00}}", ["must name its time zone"]),
         ("ray.start_minutes=90,ray.run_hours=1", ["not shorter than run_hours 1", "use run_hours 2 or more"]),
         ("ray.namespace=kube-system", ["belongs to Kubernetes", "ray"]),
         ("name=Eagle_Ray", ["name = Eagle_Ray", "must match"]),
@@ -156,6 +177,20 @@ def test_a_reservation_keeps_its_placement_group():
     asked = {"kind": "reservation", "id": "cr-0123456789abcdef0", "placement_group": "pg"}
     s = load_settings("l4", f"gpu.capacity={json.dumps(asked)}")
     assert s.gpu.capacity.model_dump() == asked
+
+
+@pytest.mark.parametrize("name", catalog.efa_gpu_types())
+def test_a_block_may_be_used_of_the_types_that_have_them(name):
+    asked = f"gpu.instance_type={name},gpu.capacity={{kind: capacity-block, id: cr-12345678}}"
+    if name.startswith(("p4d", "p5", "p6")):
+        assert load_settings("l4", asked).gpu.capacity.model_dump()["starts"] is None
+    else:
+        assert f"none are sold for {name}" in refusal(asked)
+
+
+def test_the_start_of_a_block_is_a_moment_whatever_the_zone_that_it_is_written_in():
+    utc = load_settings("l4", f"{_BLOCK}, starts: 2026-12-10T11:30:00Z}}").gpu.capacity
+    assert utc == load_settings("l4", f"{_BLOCK}, starts: 2026-12-10T06:30:00-05:00}}").gpu.capacity
 
 
 def test_the_same_training_has_the_same_name_wherever_it_runs():

@@ -85,7 +85,8 @@ def test_flow_logs_are_kept_as_long_as_set_and_leave_with_the_stack(synth_l4, sy
     group = groups[log["LogGroupName"]["Ref"]]
     assert (group["Properties"]["RetentionInDays"], group["DeletionPolicy"]) == (30, "Delete")
     # 45 days are not offered: the next longer period is.
-    assert synth_changed.only(STACK, "AWS::Logs::LogGroup")["RetentionInDays"] == 60
+    kept = synth_changed.only(STACK, "AWS::EC2::FlowLog")["LogGroupName"]["Ref"]
+    assert synth_changed.resources(STACK, "AWS::Logs::LogGroup")[kept]["Properties"]["RetentionInDays"] == 60
 
 
 def efa_rules(synth):

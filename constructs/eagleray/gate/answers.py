@@ -14,6 +14,7 @@ from eagleray.gate.shape import Check
 # Throttling and 5xx are tried again, with growing pauses; a service that does not answer is given up soon.
 PATIENT = Config(connect_timeout=3, read_timeout=10, retries={"mode": "standard", "total_max_attempts": 5})
 
+NO_PERMISSION = "no permission"
 _DENIED = {"UnauthorizedOperation", "AccessDenied", "AccessDeniedException", "UnauthorizedException"}
 _Asked = ParamSpec("_Asked")
 
@@ -27,6 +28,11 @@ def error_text(error: ClientError | BotoCoreError) -> str:
     """AWS's own words on one line, without boto's preamble."""
     message = error.response.get("Error", {}).get("Message") if isinstance(error, ClientError) else None
     return " ".join(str(message or error).split()).rstrip(".")
+
+
+def denied(error: Exception) -> bool:
+    """Whether AWS says that the permission is missing."""
+    return isinstance(error, ClientError) and error_code(error) in _DENIED
 
 
 def unknown_if_unasked(name: str) -> Callable[[Callable[_Asked, Check]], Callable[_Asked, Check]]:
@@ -46,8 +52,8 @@ def unasked(name: str, error: ClientError | BotoCoreError) -> Check:
     """The `unknown` answer for an error of AWS's API."""
     if not isinstance(error, ClientError):
         return Check(name, "unknown", f"AWS could not be asked ({error_text(error)})")
-    if error_code(error) in _DENIED:
-        return Check(name, "unknown", f"no permission to call {error.operation_name}",
+    if denied(error):
+        return Check(name, "unknown", f"{NO_PERMISSION} to call {error.operation_name}",
                      f"allow {error.operation_name} to have this checked")
     return Check(name, "unknown", f"{error.operation_name} failed ({error_code(error)}: {error_text(error)})")
 

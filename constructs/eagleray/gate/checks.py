@@ -38,7 +38,7 @@ def offering(ec2: Any, shape: Shape) -> Check:
 
 
 @unknown_if_unasked("quota")
-def quota(quotas: Any, ec2: Any, wanted: Quota, shape: Shape, *, cluster: str,
+def quota(quotas: Any, ec2: Any, wanted: Quota, shape: Shape, *, cluster: str | None,
           reservation_id: str | None = None) -> Check:
     """Whether the vCPU quota has room for the shape beside all that runs or is reserved already.
 
@@ -47,7 +47,8 @@ def quota(quotas: Any, ec2: Any, wanted: Quota, shape: Shape, *, cluster: str,
         ec2: an ec2 client.
         wanted: the quota that counts.
         shape: what is asked for.
-        cluster: EKS cluster that the instances are for: those that it runs already are part of the shape.
+        cluster: EKS cluster that the instances are for: those that it runs already are part of the shape. None
+            where they are not.
         reservation_id: a reservation made for this very shape, which is not counted beside it.
     """
     if wanted.code is None:
@@ -172,13 +173,18 @@ def shape_faults(found: dict[str, Any], shape: Shape, free: int) -> list[Fault]:
 
 def placement_faults(found: dict[str, Any], placement_group: str | None) -> list[Fault]:
     """Why nodes in `placement_group`, or in none, would not find a reservation made elsewhere."""
-    made_in = found.get("PlacementGroupArn", "").rsplit("/", 1)[-1] or None
+    made_in = placement_group_of(found)
     if made_in == placement_group:
         return []
     if made_in:
         return [(f"was made in placement group {made_in}, not {placement_group or 'outside of any'}",
                  f"set its placement group to {made_in}")]
     return [(f"was made in no placement group, not in {placement_group}", "set no placement group for it")]
+
+
+def placement_group_of(found: dict[str, Any]) -> str | None:
+    """Name of the placement group that a reservation of DescribeCapacityReservations was made in."""
+    return found.get("PlacementGroupArn", "").rsplit("/", 1)[-1] or None
 
 
 def _state_faults(found: dict[str, Any], good: Sequence[str]) -> list[Fault]:
@@ -195,7 +201,7 @@ def _end_faults(found: dict[str, Any], now: datetime) -> list[Fault]:
 
 def _start_faults(found: dict[str, Any], starts: datetime | None) -> list[Fault]:
     start = written(found["StartDate"])
-    if found["State"] == "scheduled" and starts != found["StartDate"]:
+    if found["State"] == "scheduled" and (starts is None or written(starts) != start):
         said = f"not {written(starts)}" if starts else "not yet"
         return [(f"starts {start}, {said}", f"set its start to {start}: nodes come then")]
     if found["State"] == "active" and starts is not None:
@@ -226,10 +232,19 @@ def _reservation(ec2: Any, reservation_id: str, name: str = "reservation") -> di
     return answer["CapacityReservations"][0]
 
 
+def nodes_running(ec2: Any, shape: Shape, cluster: str) -> int:
+    """How many instances of the shape's type the cluster runs in its zone."""
+    return _count(ec2, cluster, {"instance-type": shape.instance_type, "availability-zone": shape.zone})
+
+
 def _own_instances(ec2: Any, reservation_id: str, cluster: str) -> int:
     """Nodes of the cluster that sit in the reservation: they take no more of it than they have."""
+    return _count(ec2, cluster, {"capacity-reservation-id": reservation_id})
+
+
+def _count(ec2: Any, cluster: str, wanted: dict[str, str]) -> int:
     found = pages(ec2, "describe_instances", "Reservations", Filters=[
-        {"Name": "capacity-reservation-id", "Values": [reservation_id]},
+        *({"Name": name, "Values": [value]} for name, value in wanted.items()),
         {"Name": "tag:eks:cluster-name", "Values": [cluster]},
         {"Name": "instance-state-name", "Values": ["pending", "running"]}])
     return sum(len(each["Instances"]) for each in found)
