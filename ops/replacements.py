@@ -56,6 +56,7 @@ _REASONS = (
     ("train.json training.model*", "a model that two CPU cores can train (config/local.yaml)"),
     ("train.json training.steps", "a run of seconds (config/local.yaml or --steps)"),
     ("train.json training.tokens", "a run of seconds, in steps (config/local.yaml or --steps)"),
+    ("train.json training.transport*", "gloo moves bytes over TCP only"),
     ("train.json training*", "sized for two CPU cores (config/local.yaml)"),
     ("train.json placement.storage", "a folder in place of the bucket"),
     ("train.json placement.device", "no GPU"),
@@ -150,6 +151,8 @@ def _reason(setting: str) -> str:
 
 def _train_job(job: TrainJob, training: Mapping[str, Any], places: LaptopPlaces, steps: int | None) -> TrainJob:
     changed = _laid_over(job.training.model_dump(mode="json"), training)
+    if changed["transport"]["require"] == "efa":
+        changed["transport"]["require"] = "auto"
     changed["data"] = {"kind": "text", "path": places.text, "tokenizer": places.tokenizer}
     if steps is not None:
         changed["steps"] = steps

@@ -98,6 +98,15 @@ def test_tokens_make_way_for_the_steps_of_a_rehearsal(submitted):
     assert {r.setting: r.after for r in replacements(long, rehearsed)}["train.json training.tokens"] is None
 
 
+def test_a_job_that_insists_on_efa_is_rehearsed_without(submitted):
+    training = submitted.job.training.model_copy(update={
+        "transport": submitted.job.training.transport.model_copy(update={"require": "efa"})})
+    insists = replace(submitted, job=submitted.job.model_copy(update={"training": training}))
+    found = {r.setting: (r.before, r.after)
+             for r in replacements(insists, for_laptop(insists, laptop_training(), PLACES, 900))}
+    assert found["train.json training.transport.require"] == ("efa", "auto")
+
+
 def test_a_single_node_job_is_rehearsed_on_one_node(submitted):
     placement = submitted.job.placement.model_copy(update={"nodes": 1})
     one = replace(submitted, job=submitted.job.model_copy(update={"placement": placement}))
