@@ -12,7 +12,8 @@ from ops.bench_job import PlannedRun, Shape, Wires, planned_runs, run_objects
 from ops.bench_record import Record, opened
 from ops.bench_report import write_bench_report
 from ops.bench_result import Comparison, RunResult, compare, read_result
-from ops.interrupts import interrupts
+from ops.errors import CommandError
+from ops.interrupts import Interrupts, interrupts
 from ops.screen import Screen
 from ops.submitted_job import SubmittedJob, read_objects, submitted_job
 from ops.two_links import enter_own_network
@@ -67,7 +68,7 @@ def bench(request: Request, screen: Screen) -> Comparison:
     with interrupts() as signals, opened(request.out, Record("measured", job.name, where, request.shape)) as record:
         screen.line(f"RayCluster {job.cluster} in namespace {namespace.name} of context {namespace.context}")
         back_end = cluster_back_end(namespace, job, request.shape, request.storage, screen, signals, record.id)
-        return _compare(request.out, record, back_end, objects, job, screen)
+        return _compare(request, record, back_end, screen, signals)
 
 
 def rehearse_bench(request: Request, screen: Screen) -> Comparison:
@@ -80,32 +81,52 @@ def rehearse_bench(request: Request, screen: Screen) -> Comparison:
     wanted = Record("rehearsal", job.name, "this machine", request.shape)
     with interrupts() as signals, opened(request.out, wanted) as record, \
             rehearsal_back_end(objects, job, request.shape, screen, signals, no_links) as back_end:
-        return _compare(request.out, record, back_end, objects, job, screen)
+        return _compare(request, record, back_end, screen, signals)
 
 
-def _compare(out: Path, record: Record, back_end: BackEnd, objects: Sequence[dict[str, Any]], job: SubmittedJob,
-             screen: Screen) -> Comparison:
-    record.begin(out)
-    runs = planned_runs(job, record.id, back_end.wires, record.shape.repeats)
-    if record.done:
-        screen.line(f"going on with {out}: {len(record.done)} of {len(runs)} runs are done")
-    results: list[RunResult] = []
-    for run in runs:
-        folder = out / "runs" / run.label
-        if run.label not in record.done:
-            made = run_objects(objects, job, run, record.shape, record.id, back_end.storage)
-            write_manifests(folder / "manifests", made)
-            back_end.run(run, made, folder)
-        results.append(read_result(folder, run, record.shape.warm_up))
-        _tell(results[-1], screen)
-        if run.label not in record.done:
-            record.done.append(run.label)
-            record.save(out)
+def _compare(request: Request, record: Record, back_end: BackEnd, screen: Screen,
+             signals: Interrupts) -> Comparison:
+    record.begin(request.out)
+    results = _run_all(request, record, back_end, screen, signals)
     comparison = compare(back_end.wires, results, back_end.problems)
     record.result = comparison.as_json()
-    record.save(out)
-    write_bench_report(out / "report.html", record, comparison)
+    record.save(request.out)
+    write_bench_report(request.out / "report.html", record, comparison)
     return comparison
+
+
+def _run_all(request: Request, record: Record, back_end: BackEnd, screen: Screen,
+             signals: Interrupts) -> list[RunResult]:
+    objects = read_objects(request.cdk_out)
+    job = submitted_job(objects, request.cdk_out)
+    runs = planned_runs(job, record.id, back_end.wires, record.shape.repeats)
+    if record.done:
+        screen.line(f"going on in {request.out}: {len(record.done)} of {len(runs)} runs are done")
+    results: list[RunResult] = []
+    try:
+        for run in runs:
+            results.append(_run(run, request, record, back_end, objects, job))
+            _tell(results[-1], screen)
+            signals.listen_again()
+    except (KeyboardInterrupt, CommandError):
+        if record.kind == "measured":
+            screen.line(f"{len(record.done)} of {len(runs)} runs are kept in {request.out}; the same command goes "
+                        "on from there")
+        raise
+    return results
+
+
+def _run(run: PlannedRun, request: Request, record: Record, back_end: BackEnd, objects: Sequence[dict[str, Any]],
+         job: SubmittedJob) -> RunResult:
+    """The run's result; a run that is done is only read."""
+    folder = request.out / "runs" / run.label
+    if run.label not in record.done:
+        made = run_objects(objects, job, run, record.shape, record.id, back_end.storage)
+        write_manifests(folder / "manifests", made)
+        back_end.run(run, made, folder)
+        record.done.append(run.label)
+        record.save(request.out)
+    return read_result(folder, run, record.shape.warm_up)
 
 
 def _tell(result: RunResult, screen: Screen) -> None:

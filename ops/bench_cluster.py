@@ -50,15 +50,18 @@ class ClusterBackEnd:
             CommandError: if the run fails, is not done in time, or cannot be deleted.
         """
         code, ray_job = objects
+        failure = None
         try:
             self._start(run, code, ray_job)
             self._wait(run, ray_job["spec"].get("preRunningDeadlineSeconds", 0))
             run_storage.fetch(f"{self.storage}/{run.name}", folder)
+        except CommandError as error:
+            failure = error
+            raise
         finally:
             self.signals.clean_up_undisturbed()
-            self._clean_up(run, code["metadata"]["name"], folder)
+            self._clean_up(run, code["metadata"]["name"], folder, failure)
         self._forget(run)
-        self.signals.listen_again()
 
     def _start(self, run: PlannedRun, code: dict[str, Any], ray_job: dict[str, Any]) -> None:
         there = self.namespace.get("RayJob", run.name)
@@ -130,7 +133,7 @@ class ClusterBackEnd:
         tail = "".join(f"\n  | {line}" for line in log.splitlines())
         raise CommandError(f"run {run.label} (RayJob {run.name}) failed: {why or 'KubeRay names no reason'}{tail}")
 
-    def _clean_up(self, run: PlannedRun, code: str, folder: Path) -> None:
+    def _clean_up(self, run: PlannedRun, code: str, folder: Path, failure: CommandError | None) -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "job.log").write_text(self.namespace.submitter_log(run.name))
@@ -141,9 +144,10 @@ class ClusterBackEnd:
             self.namespace.delete("ConfigMap", code)
             self._wait_until_gone(run.name)
         except KubeError as error:
+            first = "" if failure is None else f"{failure}\nand "
             raise CommandError(
-                f"RayJob {run.name} could not be deleted ({error}); it may still run and cost money: kubectl "
-                f"--namespace {self.namespace.name} delete rayjob/{run.name} configmap/{code}") from None
+                f"{first}RayJob {run.name} could not be deleted ({error}); it may still run and cost money: "
+                f"kubectl --namespace {self.namespace.name} delete rayjob/{run.name} configmap/{code}") from None
         self.screen.line(f"{run.label}: RayJob {run.name} deleted")
 
     def _wait_until_gone(self, name: str) -> None:

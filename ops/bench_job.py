@@ -86,7 +86,7 @@ def run_objects(objects: Sequence[Mapping[str, Any]], job: SubmittedJob, run: Pl
         storage: folder or s3:// URI below which the run leaves its results.
 
     Raises:
-        NothingToDoError: if the settings in cdk.out are of another version of the trainer.
+        NothingToDoError: if the job cannot run over both wires, as on a single node.
     """
     ray_job = copy.deepcopy(dict(_named(objects, "RayJob", job.name)))
     volume, key = _code_volume(ray_job, job)
@@ -127,15 +127,18 @@ def _train_job(job: TrainJob, run: PlannedRun, shape: Shape, storage: str) -> di
     training = job.training.model_dump(mode="json")
     training |= {"steps": shape.steps, "tokens": None}
     training["checkpoint"] |= {"every_steps": 0, "keep": 1}
-    if "transport" in training:
-        training["transport"]["require"] = run.wire.require
+    training["transport"]["require"] = run.wire.require
+    # How slow a wire is, is what is asked here: no reason to refuse it.
+    training["fabric"]["floor_fraction"] = 0
     changed = {"name": run.name, "training": training,
                "placement": {**job.placement.model_dump(mode="json"), "storage": storage}}
     try:
         return TrainJob.model_validate(changed).model_dump(mode="json")
     except ValidationError as error:
-        raise NothingToDoError(f"RayJob {job.name}: {error.errors()[0]['loc']}: {error.errors()[0]['msg']}; "
-                               "run make synth again") from None
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise NothingToDoError(f"RayJob {job.name} cannot be compared: {where + ': ' if where else ''}"
+                               f"{first['msg'].removeprefix('Value error, ')}") from None
 
 
 def _with_environment(runtime_env: str, environment: Mapping[str, str]) -> str:

@@ -30,7 +30,7 @@ class Interrupts:
         self._cleaning = True
 
     def listen_again(self) -> None:
-        """After a clean-up that was not the end: a signal that came meanwhile ends the command now.
+        """After a clean-up that was not the end, or none: a signal that came meanwhile ends the command now.
 
         Raises:
             KeyboardInterrupt: if one came.

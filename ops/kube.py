@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -139,9 +140,10 @@ def connect(namespace: str) -> Namespace:
         NothingToDoError: if there is no usable kubeconfig.
     """
     logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # it reports each attempt
+    files = os.environ.get("KUBECONFIG") or None
     try:
-        api = config.new_client_from_config()
-        context = config.list_kube_config_contexts()[1]["name"]
+        api = config.new_client_from_config(config_file=files)
+        context = config.list_kube_config_contexts(config_file=files)[1]["name"]
     except (ConfigException, OSError, KeyError) as error:
         raise NothingToDoError(f"no usable kubeconfig ({' '.join(str(error).split())}); make one with aws eks "
                                "update-kubeconfig --name eagleray --region us-east-2") from None
