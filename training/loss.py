@@ -21,7 +21,7 @@ def linear_cross_entropy(
     *,
     bias: Tensor | None = None,
     softcap: float | None = None,
-    chunk_tokens: int = 4096,
+    chunk_tokens: int | None = None,
 ) -> Tensor:
     """Sum over tokens of `cross_entropy(hidden @ weight.T + bias, labels)`.
 
@@ -31,7 +31,7 @@ def linear_cross_entropy(
         labels: [N] token ids; -100 marks tokens that do not count.
         bias: [V], the lm_head's bias if it has one.
         softcap: logits become `softcap * tanh(logits / softcap)` first (Gemma 2).
-        chunk_tokens: tokens whose logits exist at one time.
+        chunk_tokens: tokens whose logits exist at one time; None: as `chunk_of` says.
 
     Returns:
         fp32 scalar, differentiable in hidden, weight and bias. Divide by the number of labelled tokens
@@ -45,11 +45,21 @@ def linear_cross_entropy(
         raise ValueError(f"hidden [N, H] and weight [V, H] do not fit: {list(hidden.shape)}, {list(weight.shape)}")
     if labels.shape != hidden.shape[:1]:
         raise ValueError(f"labels must be [{hidden.shape[0]}], one a token; they are {list(labels.shape)}")
+    if chunk_tokens is None:
+        chunk_tokens = chunk_of(hidden.shape[0])
     if chunk_tokens < 1:
         raise ValueError(f"chunk_tokens is {chunk_tokens}; use 1 or more")
     if labels.device.type == "cpu" and labels.numel() and int(labels.max()) >= weight.shape[0]:
         raise ValueError(f"label {int(labels.max())} is outside of the vocabulary of {weight.shape[0]}")
     return _LinearCrossEntropy.apply(hidden, weight, labels, bias, softcap, chunk_tokens)
+
+
+def chunk_of(tokens: int) -> int:
+    """Tokens of one chunk: a quarter of all, 1024 to 8192.
+
+    Each chunk reads and writes the fp32 gradient of the lm_head once more; each token of it holds a row of logits.
+    """
+    return min(max(tokens // 4, 1024), 8192)
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -106,8 +116,14 @@ _compiled = torch.compile(_chunk_loss_and_gradient)
 
 
 def _loss_and_gradient(logits: Tensor, labels: Tensor, softcap: float | None) -> tuple[Tensor, Tensor]:
-    # Two passes over the logits when fused; compiling needs a C++ compiler on CPU and gains nothing there.
-    return (_compiled if logits.is_cuda else _chunk_loss_and_gradient)(logits, labels, softcap)
+    """The same; on a GPU in fewer passes over the logits, and where it can be in their own memory."""
+    if not logits.is_cuda:
+        return _chunk_loss_and_gradient(logits, labels, softcap)
+    if softcap is not None:
+        return _compiled(logits, labels, softcap)
+    from training.kernels import cross_entropy_
+
+    return cross_entropy_(logits, labels)
 
 
 def _accumulate(total: Tensor, a: Tensor, b: Tensor) -> None:

@@ -19,6 +19,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from training.config import ModelConfig
 from training.errors import JobError
 from training.loss import linear_cross_entropy
+from training.working import WorkingWeights
 
 
 class CausalLMWithLoss(nn.Module):
@@ -31,6 +32,8 @@ class CausalLMWithLoss(nn.Module):
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.model = model
+        self.working: WorkingWeights | None = None
+        """On one rank, the copy that forward and backward run on; None where FSDP gathers and casts."""
         self.logit_scale, self.softcap = _logit_shape(model)
 
     @property

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
-from torch.optim import AdamW, Optimizer
+from torch.optim import AdamW
 
 from training.config import OptimizerConfig
 from training.loss import IGNORE
+from training.model import CausalLMWithLoss
 from training.parallel import allow_reduction, hold_reduction
 
 
@@ -40,8 +42,8 @@ def learning_rate(config: OptimizerConfig, step: int, steps: int) -> float:
 
 
 def train_step(
-    trained: nn.Module,
-    optimizer: Optimizer,
+    trained: CausalLMWithLoss,
+    optimizer: AdamW,
     mesh: DeviceMesh,
     micro_batches: Sequence[tuple[Tensor, Tensor]],
     *,
@@ -71,35 +73,42 @@ def train_step(
     dist.all_reduce(tokens)
     weight = dist.get_world_size() / tokens.float()
     total = torch.zeros((), dtype=torch.float32, device=tokens.device)
+    working = trained.working
     for index, (input_ids, labels) in enumerate(micro_batches):
         last = index == len(micro_batches) - 1
         (allow_reduction if last else hold_reduction)(trained, mesh)
-        loss = trained(input_ids, labels)
-        (loss * weight).backward()
+        with working.in_place() if working else nullcontext():
+            loss = trained(input_ids, labels)
+            (loss * weight).backward()
+        if working and not (working.is_fused and len(micro_batches) == 1):
+            working.keep_gradients()
         total += loss.detach()
     dist.all_reduce(total)
-    loss, norm = total / tokens, gradient_norm(trained)
+    loss, norm = total / tokens, working.gradient_norm() if working else _gradient_norm(trained)
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
-    _update(optimizer, loss, norm, clip_norm)
+    _update(trained, optimizer, loss, norm, clip_norm)
     optimizer.zero_grad(set_to_none=True)
     return loss, norm
 
 
-def gradient_norm(trained: nn.Module) -> Tensor:
-    """Global 2-norm of all gradients: fp32 scalar, the same on all ranks."""
+def _gradient_norm(trained: nn.Module) -> Tensor:
     norm = nn.utils.get_total_norm([p.grad for p in trained.parameters() if p.grad is not None])
     return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
 
-def _update(optimizer: Optimizer, loss: Tensor, norm: Tensor, clip_norm: float) -> None:
+def _update(trained: CausalLMWithLoss, optimizer: AdamW, loss: Tensor, norm: Tensor, clip_norm: float) -> None:
     """Clip, and step unless something is not finite, inside the optimizer's own kernel.
 
     The kernel divides gradients by `grad_scale` and does nothing where `found_inf` is 1: made for fp16's
     loss scaling, here it saves a pass over all gradients, and the host need not look at the norm.
     """
-    optimizer.grad_scale = ((norm + 1e-6) / clip_norm).clamp_min(1.0)  # pyright: ignore[reportAttributeAccessIssue]
-    optimizer.found_inf = (~(loss.isfinite() & norm.isfinite())).float()  # pyright: ignore[reportAttributeAccessIssue]
+    scale = ((norm + 1e-6) / clip_norm).clamp_min(1.0)
+    skip = (~(loss.isfinite() & norm.isfinite())).float()
+    if trained.working and trained.working.is_fused:
+        trained.working.update(optimizer, scale, skip)
+        return
+    optimizer.grad_scale, optimizer.found_inf = scale, skip  # pyright: ignore[reportAttributeAccessIssue]
     try:
         optimizer.step()
     finally:

@@ -40,6 +40,11 @@ CASES = {
     "full, bf16": (ranks.QWEN2, FULL, 1, BF16, 1),
     "hybrid 2x2, bf16, bf16 reduction": (ranks.QWEN2, {**HYBRID, "reduce_dtype": "bf16"}, 2, BF16, 1),
 }
+ONE_RANK = {
+    "one rank": (ranks.QWEN2, {**FULL, "recompute": "layers"}, 1, FP32, 1),
+    "one rank, accumulated": (LLAMA, FULL, 1, FP32, 2),
+    "one rank, bf16": (ranks.QWEN2, FULL, 1, BF16, 2),
+}
 TWO_RANKS = {"full on 2": (ranks.QWEN2, FULL, 1, FP32, 1), "one rank a node": (LLAMA, HYBRID, 2, FP32, 2)}
 
 
@@ -51,6 +56,11 @@ def on_four():
 @pytest.fixture(scope="module")
 def on_two():
     return dict(zip(TWO_RANKS, ranks.run(2, cases.train_and_gather, list(TWO_RANKS.values()))[0], strict=True))
+
+
+@pytest.fixture(scope="module")
+def on_one():
+    return dict(zip(ONE_RANK, ranks.run(1, cases.train_and_gather, list(ONE_RANK.values()))[0], strict=True))
 
 
 def plain_training(architecture, state):
@@ -79,10 +89,10 @@ def plain_training(architecture, state):
     return numbers, causal_lm.state_dict()
 
 
-def assert_same_training(found, architecture):
-    before, numbers, after, shards = found
+def assert_same_training(found, architecture, kinds):
+    before, numbers, after, parameters = found
     expected_numbers, expected = plain_training(architecture, before)
-    assert shards == {"DTensor"}
+    assert parameters == kinds
     assert numbers == [pytest.approx(pair, rel=1e-4) for pair in expected_numbers]
     for name, value in expected.items():
         if not name.endswith(NOISE):
@@ -91,18 +101,23 @@ def assert_same_training(found, architecture):
 
 @pytest.mark.parametrize("case", [name for name, case in CASES.items() if case[3] is FP32])
 def test_four_ranks_train_like_plain_pytorch(on_four, case):
-    assert_same_training(on_four[case], CASES[case][0])
+    assert_same_training(on_four[case], CASES[case][0], {"DTensor"})
 
 
 @pytest.mark.parametrize("case", TWO_RANKS)
 def test_two_ranks_train_like_plain_pytorch(on_two, case):
-    assert_same_training(on_two[case], TWO_RANKS[case][0])
+    assert_same_training(on_two[case], TWO_RANKS[case][0], {"DTensor"})
 
 
-@pytest.mark.parametrize("case", [name for name, case in CASES.items() if case[3] is BF16])
-def test_bf16_compute_stays_within_its_rounding(on_four, case):
-    before, numbers, after, _ = on_four[case]
-    expected_numbers, expected = plain_training(CASES[case][0], before)
+@pytest.mark.parametrize("case", [name for name, case in ONE_RANK.items() if case[3] is FP32])
+def test_one_rank_trains_like_plain_pytorch(on_one, case):
+    assert_same_training(on_one[case], ONE_RANK[case][0], {"Parameter"})
+
+
+@pytest.mark.parametrize("case", [n for n, case in (CASES | ONE_RANK).items() if case[3] is BF16])
+def test_bf16_compute_stays_within_its_rounding(on_four, on_one, case):
+    before, numbers, after, _ = (on_one | on_four)[case]
+    expected_numbers, expected = plain_training((CASES | ONE_RANK)[case][0], before)
     assert [loss for loss, _ in numbers] == pytest.approx([loss for loss, _ in expected_numbers], rel=5e-3)
     assert all(value.dtype == torch.float32 for value in after.values())
     moved = torch.cat([(after[n] - before[n]).flatten() for n in expected if not n.endswith(NOISE)])
@@ -134,9 +149,11 @@ def test_training_resumes_exactly_and_on_another_mesh_and_world(tmp_path):
     same = ranks.run(4, cases.resume_then_train_on, ranks.QWEN2, FULL, 1, str(tmp_path))[0]
     hybrid = ranks.run(4, cases.resume_then_train_on, ranks.QWEN2, HYBRID, 2, str(tmp_path))[0]
     two = ranks.run(2, cases.resume_then_train_on, ranks.QWEN2, FULL, 1, str(tmp_path))[0]
+    one = ranks.run(1, cases.resume_then_train_on, ranks.QWEN2, FULL, 1, str(tmp_path))[0]
     assert same == (3, unbroken)
     assert hybrid == (3, [pytest.approx(pair, rel=1e-4) for pair in unbroken])
     assert two == (3, [pytest.approx(pair, rel=1e-4) for pair in unbroken])
+    assert one == (3, [pytest.approx(pair, rel=1e-4) for pair in unbroken])
 
 
 def test_only_whole_checkpoints_count_and_old_ones_go(tmp_path):
