@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -111,6 +112,30 @@ def bench(
     for line in result_lines(comparison, out):
         console.print(escape(line), highlight=False, soft_wrap=True)
     raise typer.Exit(3 if comparison.problems else 0)
+
+
+@app.command(epilog="Example: kubectl logs -l ray.io/group=gpu --prefix --tail=-1 | eagleray transport -")
+def transport(
+    logs: Annotated[list[str], typer.Argument(metavar="FILE|DIR|-…", help="NCCL's logs, in any mix of ranks.")],
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    ranks: Annotated[int | None, typer.Option(min=1, metavar="N", help=
+        "How many ranks the job has: then all of them must prove it.")] = None,
+) -> None:
+    """Tell over which wire the bytes of a job went: EFA or TCP, from its NCCL logs (NCCL_DEBUG=INFO).
+
+    efa needs proof from every rank: provider efa, every channel to another node over Libfabric, and no line
+    that says otherwise. What is not recognised is never taken for proof.
+
+    Exit codes: 0 efa, 3 tcp, 4 error, 5 unproven, 2 a log that cannot be read.
+    """
+    from ops.transport_command import EXIT_CODES, judge, show
+
+    found = judge(logs, ranks)
+    if as_json:
+        typer.echo(json.dumps(found.to_json(), indent=1))
+    else:
+        show(found, Console())
+    raise typer.Exit(EXIT_CODES[found.verdict])
 
 
 @app.command(epilog="Example: eagleray report out/rehearsal -o report.html")

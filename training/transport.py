@@ -44,7 +44,7 @@ class RankTransport:
 
     `rank` is the one in the job, None where its log does not tell. `provider` is Libfabric's, `network` NCCL's,
     both None where not seen; `channels` counts them by transport (NET/Libfabric, NET/Socket, P2P, SHM);
-    `gdr` is None where no channel leaves the node; `errors` are codes.
+    `gdr` is None where the log does not tell; `errors` are codes of reasons.
     """
 
     rank: int | None
@@ -89,16 +89,16 @@ def verdict(evidence: Evidence, world_size: int | None = None) -> Verdict:
     found = findings(evidence, world_size)
     reasons = [Reason(code, finding.detail, REASONS[code].mend, sorted(finding.ranks))
                for code in REASONS if (finding := found.reasons.get(code))]
-    ranks = [_rank(rank, process) for rank, process in found.ranks]
+    ranks = [_rank(rank, process, found.given.get((process.host, process.pid), []))
+             for rank, process in found.ranks]
     nccl = sorted({process.nccl for process in evidence.processes.values() if process.nccl})
     return Verdict(found.wire, reasons, ranks, found.world_size, nccl)
 
 
-def _rank(rank: int | None, process: Process) -> RankTransport:
-    channels = process.transports()
-    if rank is not None and len(process.own_ranks()) > 1:
-        channels = process.channels.get(rank, {})
+def _rank(rank: int | None, process: Process, errors: Sequence[str]) -> RankTransport:
+    channels = process.transports(rank if len(process.own_ranks()) > 1 else None)
+    networks = process.networks | {name[4:] for name in process.transports() if name.startswith("NET/")}
+    networks |= {"Socket"} if "socket_prepared" in process.faults else set()
     return RankTransport(
         rank, process.host, process.pid, ", ".join(sorted(process.providers)) or None, process.plugin or None,
-        ", ".join(sorted(process.networks)) or None, dict(sorted(channels.items())), process.gdr,
-        sorted(process.faults))
+        ", ".join(sorted(networks)) or None, dict(sorted(channels.items())), process.uses_gdr(), errors)

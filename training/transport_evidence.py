@@ -16,8 +16,7 @@ _MOST_PROCESSES, _MOST_PER_PROCESS = 20_000, 4_096
 class Process:
     """One process of the job, whatever files or prefixes its lines came from.
 
-    `channels` counts by own rank (as numbered in the line's communicator), then by transport. `links` are
-    (own rank, peer, "net" or "local"). `comms` are the communicators that it joined: (commId or "", size, its
+    `channels` counts each kind of channel. `comms` are the communicators that it joined: (commId or "", size, its
     rank there) → (nodes or 0, START or COMPLETE). `faults` keeps one line for each fault.
     """
 
@@ -29,15 +28,14 @@ class Process:
     gdr: bool | None = None
     providers: set[str] = field(default_factory=set)
     networks: set[str] = field(default_factory=set)
-    channels: dict[int, dict[str, int]] = field(default_factory=dict)
-    links: set[tuple[int, int, str]] = field(default_factory=set)
+    channels: dict[Channel, int] = field(default_factory=dict)
     comms: dict[tuple[str, int, int], tuple[int, str]] = field(default_factory=dict)
     faults: dict[str, str] = field(default_factory=dict)
 
     def hear(self, line: Said) -> None:
         """Take in a line that this process wrote."""
         if line.channel:
-            self._hear_channel(line.channel)
+            self._hear_channel(line.channel, 1)
         if line.comm:
             self._hear_comm(line.comm)
         for name, value in line.facts:
@@ -56,12 +54,10 @@ class Process:
         """Keep one line a fault, the same one whatever the order."""
         self.faults[code] = min(self.faults.get(code, text), text)
 
-    def _hear_channel(self, channel: Channel) -> None:
-        counts = self.channels.setdefault(channel.own, {}) if len(self.channels) < _MOST_PER_PROCESS else {}
-        counts[channel.transport] = counts.get(channel.transport, 0) + 1
-        _add(self.links, (channel.own, channel.peer, "net" if channel.between_nodes else "local"))
-        if channel.between_nodes:
-            self.gdr = self.gdr or channel.gdr
+    def _hear_channel(self, channel: Channel, times: int) -> None:
+        if channel not in self.channels and len(self.channels) >= _MOST_PER_PROCESS:
+            channel = channel._replace(peer=channel.own)  # forget to whom, never over what
+        self.channels[channel] = self.channels.get(channel, 0) + times
 
     def _hear_comm(self, comm: Communicator) -> None:
         key = (comm.ident, comm.size, comm.rank)
@@ -71,13 +67,18 @@ class Process:
             known = min(filter(None, (phase, comm.phase)), default="")
             self.comms[key] = (max(nodes, comm.nodes), known)
 
-    def transports(self) -> dict[str, int]:
-        """Channels by transport, over all communicators."""
+    def transports(self, own: int | None = None) -> dict[str, int]:
+        """Channels by transport; of one of its ranks, where it has several."""
         total: dict[str, int] = {}
-        for counts in self.channels.values():
-            for transport, count in counts.items():
-                total[transport] = total.get(transport, 0) + count
+        for channel, count in self.channels.items():
+            if own is None or channel.own == own:
+                total[channel.transport] = total.get(channel.transport, 0) + count
         return total
+
+    def uses_gdr(self) -> bool | None:
+        """Whether the GPU's memory goes to the network directly; None where the log does not tell."""
+        between = [channel.gdr for channel in self.channels if channel.between_nodes]
+        return any(between) if between else self.gdr
 
     def own_ranks(self) -> set[int]:
         """Its ranks in its largest communicator: several where it drives several GPUs; empty where unknown."""
@@ -86,7 +87,8 @@ class Process:
         if self.comms:
             largest = max(size for _, size, _ in self.comms)
             return {rank for _, size, rank in self.comms if size == largest}
-        return set(self.channels) if len(self.channels) == 1 else set()
+        own = {channel.own for channel in self.channels}
+        return own if len(own) == 1 else set()
 
     def joined(self) -> bool:
         """Whether it took part in the job's communication, as far as seen."""
@@ -99,11 +101,8 @@ class Process:
         self.gdr = self.gdr or other.gdr if other.gdr is not None else self.gdr
         self.providers |= other.providers
         self.networks |= other.networks
-        self.links |= other.links
-        for own, counts in other.channels.items():
-            ours = self.channels.setdefault(own, {})
-            for transport, count in counts.items():
-                ours[transport] = ours.get(transport, 0) + count
+        for channel, count in other.channels.items():
+            self._hear_channel(channel, count)
         for (ident, size, rank), (nodes, phase) in other.comms.items():
             self._hear_comm(Communicator(ident, rank, size, nodes, phase))
         for code, text in other.faults.items():
@@ -114,8 +113,7 @@ class Process:
         return {
             "host": self.host, "pid": self.pid, "rank": self.rank, "nccl": self.nccl, "plugin": self.plugin,
             "gdr": self.gdr, "providers": sorted(self.providers), "networks": sorted(self.networks),
-            "channels": [[own, counts] for own, counts in sorted(self.channels.items())],
-            "links": sorted(list(link) for link in self.links),
+            "channels": [[*channel, count] for channel, count in sorted(self.channels.items())],
             "comms": [[*key, *value] for key, value in sorted(self.comms.items())],
             "faults": self.faults,
         }
@@ -126,8 +124,7 @@ class Process:
         return cls(
             record["host"], record["pid"], record["rank"], record["nccl"], record["plugin"], record["gdr"],
             set(record["providers"]), set(record["networks"]),
-            {own: dict(counts) for own, counts in record["channels"]},
-            {(own, peer, kind) for own, peer, kind in record["links"]},
+            {Channel(*channel): count for *channel, count in record["channels"]},
             {(ident, size, rank): (nodes, phase) for ident, size, rank, nodes, phase in record["comms"]},
             dict(record["faults"]))
 

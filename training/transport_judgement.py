@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from training.transport_evidence import Evidence, Process
-from training.transport_lines import EFA_PROVIDERS, LIBFABRIC, SOCKET
+from training.transport_lines import EFA_PROVIDERS, LIBFABRIC, SOCKET, Speaker
 from training.transport_membership import Membership, membership
 from training.transport_reasons import REASONS
 
@@ -24,10 +24,11 @@ class Finding:
 
 @dataclass(frozen=True)
 class Findings:
-    """The verdict, its reasons by code, and each rank with its process."""
+    """The verdict, its reasons by code, each rank with its process, and the reasons that each process gave."""
 
     wire: Literal["efa", "tcp", "error", "unproven"]
     reasons: dict[str, Finding]
+    given: dict[Speaker, list[str]]
     ranks: list[tuple[int | None, Process]]
     world_size: int | None
 
@@ -35,38 +36,51 @@ class Findings:
 def findings(evidence: Evidence, world_size: int | None) -> Findings:
     """The verdict on what was read; see transport.verdict."""
     who = membership(evidence, world_size)
-    found, decisive = _faults(evidence, who)
+    seen = _faults(evidence, who)
+    found = {code: _fault(code, hits, who) for code, hits in seen.items()}
+    decisive = {"error" if REASONS[code].weight == "fallback" else REASONS[code].weight
+                for code, hits in seen.items() if any(hit.decides for hit in hits)}
+    given: dict[Speaker, list[str]] = {}
+    for code in (code for code in REASONS if code in seen):
+        for speaker in {(hit.process.host, hit.process.pid) for hit in seen[code] if hit.process}:
+            given.setdefault(speaker, []).append(code)
     if "tcp" in decisive or "error" in decisive:
         wire = "tcp" if "tcp" in decisive else "error"
     else:
         lacking = _lacking(evidence, who)
         found |= lacking
         wire = "unproven" if any(REASONS[code].weight == "unproven" for code in lacking) else "efa"
-    return Findings(wire, found, who.ranks, who.world_size)
+    return Findings(wire, found, given, who.ranks, who.world_size)
 
 
-def _faults(evidence: Evidence, who: Membership) -> tuple[dict[str, Finding], set[str]]:
-    """Faults by code, and the weights of those that decide the verdict."""
-    seen: dict[str, list[tuple[Process | None, str, bool]]] = {}
+class _Hit(NamedTuple):
+    """A fault that was seen: whose, if that is known, in which line, and whether it decides the verdict."""
+
+    process: Process | None
+    line: str
+    decides: bool
+
+
+def _faults(evidence: Evidence, who: Membership) -> dict[str, list[_Hit]]:
+    """Faults by the reason that they are."""
+    seen: dict[str, list[_Hit]] = {}
     for process in who.processes:
         for code, line in process.faults.items():
             for name, decides in _meant(code, process, evidence, who):
-                seen.setdefault(name, []).append((process, line, decides))
+                seen.setdefault(name, []).append(_Hit(process, line, decides))
         for transport in process.transports():
             if "NET/" in transport and transport not in (_NET, f"NET/{SOCKET}"):
-                seen.setdefault("other_network", []).append((process, f"channels via {transport}", True))
+                seen.setdefault("other_network", []).append(_Hit(process, f"channels via {transport}", True))
     for code, line in evidence.unclaimed.items():
         for name, decides in _meant(code, None, evidence, who):
-            seen.setdefault(name, []).append((None, line, decides))
+            seen.setdefault(name, []).append(_Hit(None, line, decides))
     if "efa_peer_lost" in seen and "efa_peer_unreachable" in seen:  # they had talked to each other
         seen["efa_peer_lost"] += seen.pop("efa_peer_unreachable")
     if seen.keys() & {"efa_peer_lost", "efa_peer_unreachable", "memlock_limit"}:
         seen.pop("efa_request_failed", None)
     if len(seen) > 1:
         seen.pop("nccl_failed", None)
-    decisive = {"error" if REASONS[code].weight == "fallback" else REASONS[code].weight
-                for code, hits in seen.items() if any(decides for _, _, decides in hits)}
-    return {code: _fault(code, hits, who) for code, hits in seen.items()}, decisive
+    return seen
 
 
 def _meant(code: str, process: Process | None, evidence: Evidence, who: Membership) -> list[tuple[str, bool]]:
@@ -85,9 +99,9 @@ def _meant(code: str, process: Process | None, evidence: Evidence, who: Membersh
     return [(code, crosses or REASONS[code].weight == "error")]
 
 
-def _fault(code: str, hits: list[tuple[Process | None, str, bool]], who: Membership) -> Finding:
-    processes = [process for process, _, _ in hits if process is not None]
-    line = min(line for _, line, _ in hits)
+def _fault(code: str, hits: list[_Hit], who: Membership) -> Finding:
+    processes = [hit.process for hit in hits if hit.process is not None]
+    line = min(hit.line for hit in hits)
     speakers = who.named(processes) if processes else "a line that names no rank"
     return Finding(f"{REASONS[code].means} ({speakers}: {_short(line)})", who.ranks_of(processes))
 
@@ -132,7 +146,7 @@ def _lack(process: Process) -> str | None:
     """What a rank's own lines lack, as a code; None for one that proves its wire or needs none."""
     channels = process.transports()
     ranks = process.own_ranks()
-    if not channels or (len(ranks) > 1 and not ranks <= process.channels.keys()):
+    if not channels or (len(ranks) > 1 and not ranks <= {channel.own for channel in process.channels}):
         started = any(phase == "START" for _, phase in process.comms.values())
         chosen = process.providers or process.networks
         return "truncated" if started or not chosen else "intent_only"
@@ -151,8 +165,8 @@ def _unconfirmed(who: Membership) -> Iterable[Process]:
             if len(who.hosts) > 1 and crossing and process.host not in crossing:
                 yield process
     if who.numbering_is_global:
-        named = {peer for process in who.members for _, peer, kind in process.links if kind == "net"}
-        showing = {own for process in who.members for own, _, kind in process.links if kind == "net"}
+        between = [channel for process in who.members for channel in process.channels if channel.between_nodes]
+        named, showing = {channel.peer for channel in between}, {channel.own for channel in between}
         for process in who.members:
             if process.own_ranks() & (named - showing):
                 yield process

@@ -10,9 +10,11 @@ Formats: NCCL 2.12 to 2.31 (src/init.cc, src/transport/*.cc, src/plugin/net.cc),
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 LIBFABRIC, SOCKET = "Libfabric", "Socket"
+_SOCKET_CHANNEL = f"NET/{SOCKET}"
 EFA_PROVIDERS = {"efa", "efa-direct"}
 TCP_PROVIDERS = {"tcp", "sockets", "udp"}
 
@@ -65,9 +67,9 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _TIME = re.compile(r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?\s*")
 # Ray: one line stands for 16 others, whose speakers are not shown.
 _REPEATED = re.compile(r"\s*\[repeated \d+x across cluster\].*$")
-_HEADER = re.compile(
-    r"(?:^|(?<=[\s>:|\])]))(?P<host>\w[\w.-]*):(?P<pid>\d+):\d+ \[-?\d+\] "
-    r"(?:NCCL INFO |[^\n]*?NCCL WARN )(?P<message>.*)$")
+# host:pid:thread [device], at the end of what stands before `NCCL INFO` and followed by a place before `NCCL WARN`
+_INFO_HEAD = re.compile(r"(?:^|(?<=[\s>:|\])]))(\w[\w.-]*):(\d+):\d+ \[-?\d+\]$")
+_WARN_HEAD = re.compile(r"(?:^|(?<=[\s>:|\])]))(\w[\w.-]*):(\d+):\d+ \[-?\d+\](?= |$)")
 _TAG = re.compile(
     r"\s*(\[pod/[^\]]+\]|\([^()]*pid=\d+[^()]*\)|\[[^\]<]*\d+\]<std\w+>:|\[(?:default|rank)?\d+\]:)\s*")
 
@@ -81,7 +83,8 @@ _COMM_ID = re.compile(r"\bcommId 0x([0-9a-f]+)")
 _PHASE = re.compile(r"- ?Init (START|COMPLETE)\s*$")
 _FACTS = (
     ("provider", re.compile(
-        r"NET/OFI Selected provider is ([^\s,]+)(?:, fabric is [^\s,]+)?(?: \(found \d+ nics?\))?\s*$", re.IGNORECASE)),
+        r"NET/OFI Selected provider is ([^\s,]+)(?:, fabric is [^\s,]+)?(?: \(found \d+ nics?\))?\s*$",
+        re.IGNORECASE)),
     ("network", re.compile(r"Using network ((?:AWS )?[\w.-]+)\s*$")),
     ("network", re.compile(r"Assigned NET plugin ((?:AWS )?[\w.-]+) to comm\s*$")),
     ("plugin", re.compile(r"NET/OFI (?:Initializing|Using) (aws-ofi-nccl \S+)\s*$")),
@@ -150,34 +153,53 @@ def said(line: str) -> Said | None:
     repeated = "across cluster]" in line and _REPEATED.search(line) is not None
     if repeated:
         line = _REPEATED.sub("", line)
-    header = _HEADER.search(line) if "NCCL " in line else None
-    if header is None:
-        return _without_header(line, repeated)
-    speaker = (header["host"], int(header["pid"]))
-    tag = _TIME.sub("", line[:header.start()]).strip()
-    message = header["message"]
-    if "NCCL INFO" in message or "NCCL WARN" in message:  # two lines written into each other
-        message = ""
-    channel = _channel(message) if " via " in message else None
-    if channel is not None and channel.transport != f"NET/{SOCKET}":
-        return Said(speaker, tag, channel=channel, repeated=repeated)
-    comm = _communicator(message) if "anks " in message else None
-    facts = _facts(message)
+    before, mark, message = line.partition(" NCCL INFO ")
+    head = _info_head(before) if mark else None
+    understood = _message(message) if head else None
+    if head is None or understood is None:
+        return _without_proof(line, repeated)
+    speaker, tag = head
+    channel, comm, facts = understood
+    if channel is not None:
+        if channel.transport == _SOCKET_CHANNEL:
+            return Said(speaker, tag, channel, faults=("socket_channel",), text=line[-300:], repeated=repeated)
+        return Said(speaker, tag, channel, repeated=repeated)
     found = _faults(line, facts)
-    if not (channel or comm or facts or found or repeated):
+    if not (comm or facts or found or repeated):
         return None
-    return Said(speaker, tag, channel, comm, facts, found, line.strip()[:300] if found else "", repeated)
+    return Said(speaker, tag, None, comm, facts, found, line.strip()[:300] if found else "", repeated)
 
 
-def _without_header(line: str, repeated: bool) -> Said | None:
+def _without_proof(line: str, repeated: bool) -> Said | None:
+    """A warning, or a line without NCCL's header: only faults, and whether the job went on."""
     found = _faults(line, ())
     collective = "loss" in line or "completed work" in line
     collective = collective and _COLLECTIVE.search(line) is not None
     if not (found or collective or repeated):
         return None
-    tag = _TAG.match(_TIME.sub("", line, count=1))
-    return Said(None, tag[1] if tag else "", faults=found, text=line.strip()[:300] if found else "",
-                repeated=repeated, collective=collective)
+    head = _WARN_HEAD.search(line) if line.count("NCCL ") == line.count("NCCL WARN ") == 1 else None
+    if head is not None:
+        speaker, tag = (head[1], int(head[2])), _TIME.sub("", line[:head.start()]).strip()
+    else:
+        prefix = _TAG.match(_TIME.sub("", line, count=1))
+        speaker, tag = None, prefix[1] if prefix else ""
+    return Said(speaker, tag, faults=found, text=line.strip()[:300] if found else "", repeated=repeated,
+                collective=collective)
+
+
+@lru_cache(maxsize=8192)
+def _info_head(before: str) -> tuple[Speaker, str] | None:
+    head = _INFO_HEAD.search(before)
+    return head and ((head[1], int(head[2])), _TIME.sub("", before[:head.start()]).strip())
+
+
+@lru_cache(maxsize=8192)  # the ranks of a job say the same, many times
+def _message(message: str) -> tuple[Channel | None, Communicator | None, tuple[tuple[str, str], ...]] | None:
+    if "NCCL INFO" in message or "NCCL WARN" in message:
+        return None  # two lines written into each other
+    channel = _channel(message) if " via " in message else None
+    comm = _communicator(message) if "anks " in message else None
+    return channel, comm, _facts(message)
 
 
 def _channel(message: str) -> Channel | None:

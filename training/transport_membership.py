@@ -81,7 +81,7 @@ def membership(evidence: Evidence, world_size: int | None) -> Membership:
 def _world_size(members: Sequence[Process], told: int | None) -> int | None:
     """The larger of what the caller, the communicators and the numbers in channels say."""
     sizes = [size for process in members for _, size, _ in process.comms]
-    sizes += [max(own, peer) + 1 for process in members for own, peer, _ in process.links]
+    sizes += [max(channel.own, channel.peer) + 1 for process in members for channel in process.channels]
     sizes += [process.rank + 1 for process in members if process.rank is not None]
     return max([*sizes, told or 0], default=0) or None
 
@@ -124,14 +124,14 @@ def _groups(members: Sequence[Process]) -> dict[tuple[str, int], dict[int, set[t
 
 def _on_one_node(members: Sequence[Process], world: int | None) -> bool:
     """Whether nothing can have crossed the network: by NCCL's own count of nodes, or by what was connected."""
-    links = {(own, peer, kind) for process in members for own, peer, kind in process.links}
-    if not members or any(kind == "net" for _, _, kind in links):
+    channels = [channel for process in members for channel in process.channels]
+    if not members or any(channel.between_nodes for channel in channels):
         return False
     comms = [(size, nodes) for process in members for (_, size, _), (nodes, _) in process.comms.items() if nodes]
     if comms:
         largest = max(size for size, _ in comms)
         return largest == world and all(nodes == 1 for size, nodes in comms if size == largest)
-    together = {rank for own, peer, _ in links for rank in (own, peer)}
+    together = {rank for channel in channels for rank in (channel.own, channel.peer)}
     together |= {rank for process in members for rank in process.own_ranks()}
     one_host = len({process.host for process in members}) == 1
     return one_host and world is not None and together >= set(range(world))

@@ -12,7 +12,7 @@ from training.transport_lines import COLLECTIVE_WORDS, WORDS, Said, Speaker, sai
 _CHUNK = 1 << 20  # bytes
 # NCCL's lines have at most 1 KiB. A longer one is looked through for faults and is no proof.
 _LONGEST_PROOF = 4096
-_MOST_TAGS, _CACHED_LINES = 20_000, 4096
+_MOST_TAGS = 20_000
 
 
 class TransportReader:
@@ -27,13 +27,14 @@ class TransportReader:
         self._sources: set[str] = set()
         self._tags: dict[tuple[str, str], set[Speaker]] = {}
         self._orphans: dict[tuple[str, str, str], str] = {}
-        self._seen: dict[str, Said | None] = {}
 
     def feed(self, line: str, source: str = "-") -> None:
         """Take one line, with or without its end; `source` names the file that it stands in."""
         self._sources.add(source)
         text = line.rstrip("\r\n")
-        found = self._understood(text)
+        found = said(text)
+        if found is not None and len(text) > _LONGEST_PROOF:
+            found = Said(None, "", faults=found.faults, text=found.text)
         if found is not None:
             self._take(found, source)
 
@@ -64,18 +65,8 @@ class TransportReader:
         self._evidence.sources = len(self._sources)
         return self._evidence
 
-    def _understood(self, text: str) -> Said | None:
-        if len(text) > _LONGEST_PROOF:
-            found = said(text)
-            return found and Said(None, "", faults=found.faults, text=found.text)
-        if text not in self._seen:  # logs repeat themselves
-            if len(self._seen) >= _CACHED_LINES:
-                self._seen.clear()
-            self._seen[text] = said(text)
-        return self._seen[text]
-
     def _scan(self, data: bytes, source: str) -> None:
-        """Feed the lines that hold a telling word, in order."""
+        """Feed the lines that hold a telling word."""
         words = _WORDS if self._evidence.collectives else _WORDS + _COLLECTIVE_WORDS
         lines: dict[int, int] = {}
         for word in words:
@@ -86,8 +77,8 @@ class TransportReader:
                 end = len(data) if end < 0 else end
                 lines[start] = end
                 at = data.find(word, end)
-        for start in sorted(lines):
-            self.feed(data[start:lines[start]].decode(errors="replace"), source)
+        for start, end in lines.items():  # in no order: none of it matters
+            self.feed(data[start:end].decode(errors="replace"), source)
 
     def _take(self, line: Said, source: str) -> None:
         evidence = self._evidence
@@ -99,10 +90,12 @@ class TransportReader:
                 self._orphans[key] = min(self._orphans.get(key, line.text), line.text)
             return
         evidence.process(line.speaker).hear(line)
-        if len(self._tags) < _MOST_TAGS:
-            speakers = self._tags.setdefault((source, line.tag), set())
-            if len(speakers) < 2:  # two are enough to know that the prefix does not tell them apart
-                speakers.add(line.speaker)
+        known = self._tags.get((source, line.tag))
+        if known is None:
+            if len(self._tags) < _MOST_TAGS:
+                self._tags[source, line.tag] = {line.speaker}
+        elif len(known) < 2:  # two are enough to know that the prefix does not tell them apart
+            known.add(line.speaker)
 
 
 _WORDS = tuple(word.encode() for word in WORDS)
