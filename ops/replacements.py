@@ -54,6 +54,7 @@ _START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
 _REASONS = (
     ("train.json training.data*", "text that every Python has, with a tokenizer made for it: the loss can fall"),
     ("train.json training.model*", "a model that two CPU cores can train (config/local.yaml)"),
+    ("train.json training.precision", "CPUs have no fp8 units"),
     ("train.json training.steps", "a run of seconds (config/local.yaml or --steps)"),
     ("train.json training.tokens", "a run of seconds, in steps (config/local.yaml or --steps)"),
     ("train.json training.transport*", "gloo moves bytes over TCP only"),
@@ -61,6 +62,8 @@ _REASONS = (
     ("train.json placement.storage", "a folder in place of the bucket"),
     ("train.json placement.device", "no GPU"),
     ("train.json placement.backend", "NCCL needs GPUs"),
+    ("train.json placement.efa_per_node", "no EFA"),
+    ("train.json placement.link_mbps", "nothing is known of how fast processes of one machine talk"),
     ("train.json placement*", "what fits on two CPU cores"),
     ("runtime_env working_dir", "the same files, in a folder that looks like the submitter's volume"),
     ("deadline seconds", "a rehearsal that hangs must not hang for hours"),
@@ -161,7 +164,7 @@ def _train_job(job: TrainJob, training: Mapping[str, Any], places: LaptopPlaces,
     placement = job.placement.model_dump() | {
         "nodes": min(job.placement.nodes, MOST_NODES),
         "workers_per_node": min(job.placement.workers_per_node, MOST_WORKERS_PER_NODE),
-        "device": "cpu", "backend": "gloo", "storage": places.storage}
+        "device": "cpu", "backend": "gloo", "storage": places.storage, "link_mbps": None, "efa_per_node": 0}
     try:
         return TrainJob.model_validate({"name": job.name, "training": changed, "placement": placement})
     except ValidationError as error:

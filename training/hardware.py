@@ -72,6 +72,7 @@ class Hardware:
     link: float
     intra: float
     reduce_scatter_cost: int = 1
+    fp8: bool = False
 
     @property
     def world(self) -> int:
@@ -112,4 +113,5 @@ def hardware_of(placement: Placement, link_efficiency: float = EFA_EFFICIENCY) -
         memory_rate=gpu.memory_gb_s * 1e9 * 0.8,
         link=placement.link_mbps * 1e6 / 8 * link_efficiency,
         intra=gpu.intra_gb_s * 1e9 * intra_efficiency,
+        fp8=gpu.fp8,
     )

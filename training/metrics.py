@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig
 
-from training.model import CausalLMWithLoss
+from training.model import CausalLMWithLoss, is_mixture
 from training.storage import RunFolder
 
 _FILE = "metrics.jsonl"
@@ -40,9 +40,9 @@ def flops_per_token(trained: CausalLMWithLoss, config: PretrainedConfig, sequenc
 
     None for mixtures of experts, whose tokens meet only some of the weights.
     """
-    text = config.get_text_config()
-    if any(getattr(text, key, None) for key in ("num_experts", "num_local_experts", "n_routed_experts")):
+    if is_mixture(config):
         return None
+    text = config.get_text_config()
     tables = {id(m.weight) for m in trained.modules() if isinstance(m, nn.Embedding)}
     matrices = sum(p.numel() for p in trained.parameters() if p.ndim >= 2 and id(p) not in tables)
     matrices += trained.head.weight.numel() if id(trained.head.weight) in tables else 0

@@ -119,6 +119,19 @@ def check_fits(config: PretrainedConfig, sequence_length: int) -> None:
                        f"use {positions} or less")
 
 
+def check_precision(config: PretrainedConfig, precision: str) -> None:
+    """Raises JobError for fp8 on a mixture of experts: its routers and experts are not nn.Linear alone."""
+    if precision == "fp8" and is_mixture(config):
+        raise JobError(f"training.precision fp8 is for dense models, and {config.model_type} is a mixture of "
+                       "experts; use bf16")
+
+
+def is_mixture(config: PretrainedConfig) -> bool:
+    """Whether the config is of a mixture of experts."""
+    text = config.get_text_config()
+    return any(getattr(text, key, None) for key in ("num_experts", "num_local_experts", "n_routed_experts"))
+
+
 def uses_dropout(config: PretrainedConfig) -> bool:
     """Whether any dropout probability of the config is above zero."""
     return any(isinstance(value, float) and value > 0 and ("dropout" in key or key.endswith("pdrop"))

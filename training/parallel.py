@@ -19,6 +19,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.utils.checkpoint import checkpoint
 from transformers import PretrainedConfig
 
+from training import fp8
 from training.config import ParallelConfig
 from training.errors import JobError
 from training.model import CausalLMWithLoss, decoder_layers, empty_model, uses_dropout
@@ -53,6 +54,7 @@ def build(
     device: torch.device,
     *,
     seed: int,
+    precision: str = "bf16",
     pretrained: Pretrained | None = None,
     compute_dtype: torch.dtype = torch.bfloat16,
 ) -> CausalLMWithLoss:
@@ -64,6 +66,7 @@ def build(
         mesh: from `make_mesh`.
         device: this rank's device.
         seed: of random weights; the same on all ranks.
+        precision: of the decoder layers' matrix products, bf16 or fp8.
         pretrained: weights to load instead of random ones.
         compute_dtype: of forward and backward; the master weights are fp32 always.
 
@@ -79,6 +82,8 @@ def build(
     )
     for layer in decoder_layers(trained.model):
         weights.fill(layer)
+        if precision == "fp8":
+            fp8.use_fp8(layer)
         _wrap_forward(layer, parallel, device, keeps_rng=uses_dropout(config))
         shard(layer, reshard_after_forward=parallel.reshard_after_forward)
     # The root group holds all that is in no layer. Embedding and lm_head belong in one group: tied ones

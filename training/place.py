@@ -15,23 +15,33 @@ from training.config import Placement, TrainJob
 from training.errors import JobError
 from training.storage import RunFolder
 
+_FP8_CAPABILITY = (8, 9)
+"""CUDA compute capability of Ada, the first with fp8 matrix units; Hopper is 9.0."""
 
-def check_device(placement: Placement, local_world: int) -> torch.device:
+
+def check_device(placement: Placement, local_world: int, precision: str = "bf16") -> torch.device:
     """This rank's device. `local_world`: ranks on this node.
 
     Raises:
-        JobError: if the rank lacks the GPU that it should have, or its node has another number of ranks.
+        JobError: if the rank lacks the GPU that it should have, or its node has another number of ranks, or
+            `precision` is fp8 and the device has no units for it.
     """
     here = socket.gethostname()
     if local_world != placement.workers_per_node:
         raise JobError(f"node {here} has {local_world} ranks where the job wants {placement.workers_per_node} "
                        f"on each of {placement.nodes} nodes")
     if placement.device == "cpu":
+        if precision == "fp8":
+            raise JobError("training.precision fp8 needs GPUs with fp8 units, and this job runs on CPUs; use bf16")
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise JobError(f"a rank on node {here} has no usable CUDA device, and the job wants one "
                        "(placement.device cuda)")
-    return torch.device("cuda", torch.cuda.current_device())
+    device = torch.device("cuda", torch.cuda.current_device())
+    if precision == "fp8" and torch.cuda.get_device_capability(device) < _FP8_CAPABILITY:
+        raise JobError("training.precision fp8 needs GPUs with fp8 units (Ada, Hopper or later), and node "
+                       f"{here} has {torch.cuda.get_device_name(device)}; use bf16")
+    return device
 
 
 def check_same_run(folder: RunFolder, job: TrainJob) -> dict[str, Any]:

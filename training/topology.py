@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from training.config import AUTO, Placement, TrainConfig, TrainJob
-from training.hardware import Hardware, hardware_of
+from training.hardware import Hardware, gpus, hardware_of
 from training.plan import Plan, predict, with_choice
 from training.reasons import reasons_for, said
 from training.shape import ModelShape
@@ -44,12 +44,14 @@ def resolve(job: TrainJob, shape: ModelShape | None) -> tuple[TrainJob, list[str
 
     Raises:
         TopologyError: if the sequences are longer than the model's positions, or the model and micro-batch
-            cannot fit the GPU.
+            cannot fit the GPU, or the GPU has no units for the precision.
         UnknownGpuError: if the placement names a GPU that gpus.json lacks.
     """
     if shape is not None:
         check_positions(job.training, shape)
     hardware = hardware_of(job.placement)
+    if hardware is not None and job.training.precision == "fp8":
+        check_fp8(hardware)
     if hardware is None or shape is None:
         return _in_steps(*_without_prediction(job, _unknown(job.placement, hardware)))
     plan = choose(job.training, shape, hardware)
@@ -95,6 +97,14 @@ def check_positions(training: TrainConfig, shape: ModelShape) -> None:
     if shape.positions and training.sequence_length > shape.positions:
         raise TopologyError(f"training.sequence_length {training.sequence_length} is beyond the model's "
                             f"{shape.positions} positions; use {shape.positions} or less")
+
+
+def check_fp8(hardware: Hardware) -> None:
+    """Raises TopologyError if the GPUs have no fp8 units."""
+    if not hardware.fp8:
+        able = ", ".join(name for name, gpu in gpus().items() if gpu.fp8)
+        raise TopologyError(f"training.precision fp8 needs GPUs with fp8 units, and {hardware.gpu} has none; "
+                            f"use bf16, or one of {able}")
 
 
 def largest_micro_batch(training: TrainConfig, shape: ModelShape, hardware: Hardware) -> int:
