@@ -18,10 +18,10 @@ class AgreedError(JobError):
     """A JobError that every rank raises at the same point, so that no rank is left waiting in a collective."""
 
 
-def together(action: Callable[[], Result]) -> Result:
+def together(action: Callable[[], Result], group: dist.ProcessGroup | None = None) -> Result:
     """`action()` on every rank; where it raises JobError on one rank, all ranks fail with that reason.
 
-    Must be called by all ranks of the default process group.
+    Must be called by all ranks. `group`: of all ranks, through which they agree; None: the default one.
 
     Raises:
         AgreedError: the reason of the lowest rank that failed.
@@ -32,7 +32,7 @@ def together(action: Callable[[], Result]) -> Result:
     except JobError as error:
         failure = str(error)
     failures: list[str | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(failures, failure)
+    dist.all_gather_object(failures, failure, group=group)
     reason = next((text for text in failures if text), None)
     if reason is not None:
         raise AgreedError(reason)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from training import checkpoint
+from training import checkpoint, wire
 from training.config import TrainJob
 from training.metrics import read_metrics
 from training.storage import RunFolder
 
-UNREAD = "nothing in this run has read NCCL's log, so the wire its bytes took is not known"
-OFF_GPU = "backend gloo moves bytes over TCP sockets; EFA is only reached through NCCL"
+_UNREAD = {"code": "not_looked_at", "detail": "the job ended before it looked at its wire",
+           "mend": "see the run's reason", "ranks": []}
 
 
 def summarise(job: TrainJob, folder: RunFolder, failure: str | None) -> dict[str, Any]:
@@ -40,16 +40,20 @@ def summarise(job: TrainJob, folder: RunFolder, failure: str | None) -> dict[str
         "mfu": _median(records, "mfu"),
         "world_size": job.placement.world_size,
         "nodes": job.placement.nodes,
-        "transport": {
-            "verdict": "unproven",
-            "reasons": [UNREAD if job.placement.backend == "nccl" else OFF_GPU],
-            "ranks": run.get("ranks", []),
-        },
+        "transport": _transport(folder, run.get("ranks", [])),
         "restarts": max(0, run.get("starts", 0) - 1),
         "checkpoint": None if newest is None else f"{folder.uri}/{checkpoint.checkpoint_path(newest)}",
         "versions": run.get("versions", {}),
         "config_hash": job.config_hash(),
     }
+
+
+def _transport(folder: RunFolder, started: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the ranks found of their wire, with the device of each rank that came to train."""
+    found = folder.read_json(wire.FILE) or {"verdict": "unproven", "reasons": [_UNREAD], "ranks": []}
+    known = {record["rank"]: record for record in started}
+    ranks = [known.get(record["rank"], {}) | record for record in found["ranks"]]
+    return {**found, "ranks": ranks or started}
 
 
 def _median(records: list[dict[str, Any]], key: str) -> float | None:

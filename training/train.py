@@ -24,11 +24,12 @@ from ray.train import Checkpoint, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 from transformers import PretrainedConfig
 
-from training import checkpoint, data, metrics, model, parallel, place, step, topology, weights
+from training import checkpoint, data, metrics, model, parallel, place, step, topology, weights, wire
 from training.config import TrainJob
 from training.errors import AgreedError, JobError, together
 from training.model import first_line
 from training.shape import ModelShape, UnknownShapeError, known_shape
+from training.side_channel import SideChannel
 from training.storage import RunFolder, absolute
 from training.summary import summarise
 
@@ -101,6 +102,7 @@ def fit(job: TrainJob, folder: RunFolder) -> str | None:
     """Run the job on all workers, restarting after failures. Returns the reason if it failed."""
     try:
         folder.remove("summary.json")
+        folder.remove(wire.FILE)
         # Ray's list of checkpoints; Ray refuses to start when one of them is gone, and we keep our own
         folder.remove("checkpoint_manager_snapshot.json")
         start_ray(job)
@@ -173,8 +175,13 @@ def train(written: TrainJob) -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     folder = RunFolder(written.placement.storage, written.name)
     local_world = ray.train.get_context().get_local_world_size()
-    device = together(lambda: place.check_device(written.placement, local_world))
-    previous = together(lambda: place.check_same_run(folder, written))
+    node = ray.util.get_node_ip_address()
+    # Nothing goes over NCCL before it is proven: where it fails, it fails late and names no cause.
+    channel = SideChannel(written.training.fabric.timeout_seconds, node)
+    device = together(lambda: place.check_device(written.placement, local_world), channel.group)
+    previous = together(lambda: place.check_same_run(folder, written), channel.group)
+    proof = wire.Wire(written, folder, channel, wire.Here(device, os.environ.get("NCCL_DEBUG_FILE")))
+    proof.prove()
     job, reasons, architecture, sequences = together(lambda: read_inputs(written))
     config = job.training
 
@@ -186,9 +193,10 @@ def train(written: TrainJob) -> None:
     optimizer = step.make_optimizer(trained, config.optimizer)
     done = checkpoint.resume(folder, trained.model, optimizer)
 
-    place.note_start(folder, written, previous, done, reasons, device, ray.util.get_node_ip_address())
+    place.note_start(folder, written, previous, done, reasons, device, node)
     log = metrics.MetricsLog(folder, done, config.steps, reasons) if rank == 0 else None
     flops = metrics.flops_per_token(trained, architecture, config.sequence_length)
+    proof.start_counting()
     meter = metrics.StepMeter(job.tokens_per_step, world, flops, device)
 
     while done < config.steps:
@@ -205,12 +213,16 @@ def train(written: TrainJob) -> None:
                               "try a lower optimizer.learning_rate or more warmup_steps")
         if log is not None:
             log.add(record)
+        if not proof.has_seen_training:
+            proof.after_first_step()
+            meter.start()
         every = config.checkpoint.every_steps
         if done == config.steps or (every and done % every == 0):
             if log is not None:
                 log.flush()
             checkpoint.save(folder, trained.model, optimizer, done, config.checkpoint.keep, publish)
             meter.start()
+    proof.after_last_step()
 
 
 def read_inputs(written: TrainJob) -> tuple[TrainJob, list[str], PretrainedConfig, data.Sequences]:
