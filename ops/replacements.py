@@ -54,6 +54,7 @@ _START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
 _REASONS = (
     ("train.json training.data*", "text that every Python has, with a tokenizer made for it: the loss can fall"),
     ("train.json training.model*", "a model that two CPU cores can train (config/local.yaml)"),
+    ("train.json training.precision", "CPUs have no fp8 units"),
     ("train.json training.steps", "a run of seconds (config/local.yaml or --steps)"),
     ("train.json training.tokens", "a run of seconds, in steps (config/local.yaml or --steps)"),
     ("train.json training.transport*", "gloo moves bytes over TCP only"),

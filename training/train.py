@@ -178,7 +178,8 @@ def train(written: TrainJob) -> None:
     node = ray.util.get_node_ip_address()
     # Nothing goes over NCCL before it is proven: where it fails, it fails late and names no cause.
     channel = SideChannel(written.training.fabric.timeout_seconds, node)
-    device = together(lambda: place.check_device(written.placement, local_world), channel.group)
+    precision = written.training.precision
+    device = together(lambda: place.check_device(written.placement, local_world, precision), channel.group)
     previous = together(lambda: place.check_same_run(folder, written), channel.group)
     proof = wire.Wire(written, folder, channel, wire.Here(device, os.environ.get("NCCL_DEBUG_FILE")))
     proof.prove()
@@ -189,7 +190,8 @@ def train(written: TrainJob) -> None:
     pretrained = None
     if config.model.weights == "pretrained" and checkpoint.newest(folder) is None:
         pretrained = weights.Pretrained.load(config.model, architecture)
-    trained = parallel.build(architecture, config.parallel, mesh, device, seed=config.seed, pretrained=pretrained)
+    trained = parallel.build(architecture, config.parallel, mesh, device, seed=config.seed,
+                             precision=config.precision, pretrained=pretrained)
     optimizer = step.make_optimizer(trained, config.optimizer)
     done = checkpoint.resume(folder, trained.model, optimizer)
 
@@ -230,6 +232,7 @@ def read_inputs(written: TrainJob) -> tuple[TrainJob, list[str], PretrainedConfi
     config = written.training
     architecture = model.read_config(config.model)
     model.check_fits(architecture, config.sequence_length)
+    model.check_precision(architecture, config.precision)
     model.empty_model(architecture)
     job, reasons = without_auto(written, lambda: ModelShape.from_config(architecture.to_dict()))
     return job, reasons, architecture, data.open_data(config, architecture.get_text_config().vocab_size)
