@@ -17,7 +17,7 @@ class Process:
     """One process of the job, whatever files or prefixes its lines came from.
 
     `channels` counts each kind of channel. `comms` are the communicators that it joined: (commId or "", size, its
-    rank there) → (nodes or 0, START or COMPLETE). `faults` keeps one line for each fault.
+    rank there) → (nodes or 0, device or -1, START or COMPLETE). `faults` keeps one line for each fault.
     """
 
     host: str
@@ -29,7 +29,7 @@ class Process:
     providers: set[str] = field(default_factory=set)
     networks: set[str] = field(default_factory=set)
     channels: dict[Channel, int] = field(default_factory=dict)
-    comms: dict[tuple[str, int, int], tuple[int, str]] = field(default_factory=dict)
+    comms: dict[tuple[str, int, int], tuple[int, int, str]] = field(default_factory=dict)
     faults: dict[str, str] = field(default_factory=dict)
 
     def hear(self, line: Said) -> None:
@@ -61,11 +61,11 @@ class Process:
 
     def _hear_comm(self, comm: Communicator) -> None:
         key = (comm.ident, comm.size, comm.rank)
-        nodes, phase = self.comms.get(key, (0, ""))
+        nodes, device, phase = self.comms.get(key, (0, -1, ""))
         if key in self.comms or len(self.comms) < _MOST_PER_PROCESS:
             # COMPLETE sorts before START
             known = min(filter(None, (phase, comm.phase)), default="")
-            self.comms[key] = (max(nodes, comm.nodes), known)
+            self.comms[key] = (max(nodes, comm.nodes), max(device, comm.device), known)
 
     def transports(self, own: int | None = None) -> dict[str, int]:
         """Channels by transport; of one of its ranks, where it has several."""
@@ -86,7 +86,10 @@ class Process:
             return {self.rank}
         if self.comms:
             largest = max(size for _, size, _ in self.comms)
-            return {rank for _, size, rank in self.comms if size == largest}
+            ranks = {rank for _, size, rank in self.comms if size == largest}
+            devices = {device for (_, size, _), (_, device, _) in self.comms.items() if size == largest} - {-1}
+            # on one device, several ranks are those of several communicators, and none is the job's
+            return ranks if len(ranks) == 1 or len(devices) == len(ranks) else set()
         own = {channel.own for channel in self.channels}
         return own if len(own) == 1 else set()
 
@@ -103,8 +106,8 @@ class Process:
         self.networks |= other.networks
         for channel, count in other.channels.items():
             self._hear_channel(channel, count)
-        for (ident, size, rank), (nodes, phase) in other.comms.items():
-            self._hear_comm(Communicator(ident, rank, size, nodes, phase))
+        for (ident, size, rank), known in other.comms.items():
+            self._hear_comm(Communicator(ident, rank, size, *known))
         for code, text in other.faults.items():
             self.fault(code, text)
 
@@ -125,7 +128,8 @@ class Process:
             record["host"], record["pid"], record["rank"], record["nccl"], record["plugin"], record["gdr"],
             set(record["providers"]), set(record["networks"]),
             {Channel(*channel): count for *channel, count in record["channels"]},
-            {(ident, size, rank): (nodes, phase) for ident, size, rank, nodes, phase in record["comms"]},
+            {(ident, size, rank): (nodes, device, phase)
+             for ident, size, rank, nodes, device, phase in record["comms"]},
             dict(record["faults"]))
 
 

@@ -147,7 +147,7 @@ def _lack(process: Process) -> str | None:
     channels = process.transports()
     ranks = process.own_ranks()
     if not channels or (len(ranks) > 1 and not ranks <= {channel.own for channel in process.channels}):
-        started = any(phase == "START" for _, phase in process.comms.values())
+        started = any(phase == "START" for _, _, phase in process.comms.values())
         chosen = process.providers or process.networks
         return "truncated" if started or not chosen else "intent_only"
     if not process.providers & EFA_PROVIDERS:

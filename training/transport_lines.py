@@ -41,8 +41,9 @@ class Communicator(NamedTuple):
     ident: str  # commId; "" where the line has none
     rank: int
     size: int
-    nodes: int  # 0 where the line has none
-    phase: str  # START, COMPLETE or ""
+    nodes: int = 0  # 0 where the line has none
+    device: int = -1  # CUDA device; -1 where the line has none
+    phase: str = ""  # START, COMPLETE or ""
 
 
 class Said(NamedTuple):
@@ -80,6 +81,7 @@ _CHANNEL = re.compile(
 _COLLNET = re.compile(r"CollNet \d+(?:/\d+)? : (\d+) \[(?:send|receive)\] via (COLLNET/[\w.-]+)/\d+[\w/()]*\s*$")
 _COMM = re.compile(r"\brank (\d+) n[rR]anks (\d+)\b(?: nNodes (\d+) localRanks \d+ localRank \d+)?")
 _COMM_ID = re.compile(r"\bcommId 0x([0-9a-f]+)")
+_DEVICE = re.compile(r"\bcudaDev (\d+)")
 _PHASE = re.compile(r"- ?Init (START|COMPLETE)\s*$")
 _FACTS = (
     ("provider", re.compile(
@@ -141,13 +143,13 @@ _COLLECTIVE = re.compile(r"\bstep\W{0,3}\d+\b.*\bloss\b|last completed work: ?[1
 
 COLLECTIVE_WORDS = ("loss", "completed work")
 _ALL_WORDS = {" via ", "anks ", "rovider", "NET plugin", "Using network", "aws-ofi-nccl", "CCL version",
-              "use ring PXN", "across cluster]", *(word for _, word, _ in _FAULTS)}
+              "use ring PXN", "across cluster]", "Bootstrap", *(word for _, word, _ in _FAULTS)}
 # A line without any of these words says nothing here and is not looked at.
 WORDS = tuple(sorted(word for word in _ALL_WORDS if not any(other in word for other in _ALL_WORDS - {word})))
 
 
 def said(line: str) -> Said | None:
-    """What a line (without its end) says; None when it says nothing about the wire."""
+    """What a line (without its end) says, if only who wrote it; None where that is not told either."""
     if "\x1b" in line:
         line = _ANSI.sub("", line)
     repeated = "across cluster]" in line and _REPEATED.search(line) is not None
@@ -165,8 +167,6 @@ def said(line: str) -> Said | None:
             return Said(speaker, tag, channel, faults=("socket_channel",), text=line[-300:], repeated=repeated)
         return Said(speaker, tag, channel, repeated=repeated)
     found = _faults(line, facts)
-    if not (comm or facts or found or repeated):
-        return None
     return Said(speaker, tag, None, comm, facts, found, line.strip()[:300] if found else "", repeated)
 
 
@@ -217,17 +217,23 @@ def _communicator(message: str) -> Communicator | None:
     match = _COMM.search(message)
     if match is None or int(match[1]) >= int(match[2]):
         return None
-    ident, phase = _COMM_ID.search(message), _PHASE.search(message)
+    ident, device, phase = _COMM_ID.search(message), _DEVICE.search(message), _PHASE.search(message)
     return Communicator(ident[1].lstrip("0") if ident else "", int(match[1]), int(match[2]), int(match[3] or 0),
-                        phase[1] if phase else "")
+                        int(device[1]) if device else -1, phase[1] if phase else "")
 
 
 def _facts(message: str) -> tuple[tuple[str, str], ...]:
     for name, pattern in _FACTS:
         match = pattern.match(message)
-        if match:
+        if match and not _cut_short(match[1]):
             return ((name, plain_network(match[1]) if name == "network" else match[1]),)
     return ()
+
+
+def _cut_short(name: str) -> bool:
+    """Whether it is the beginning of a name that is known: the log was cut there, and nothing else is used."""
+    known = ("libfabric", "aws libfabric", "socket", "efa")
+    return name.lower() not in known and any(full.startswith(name.lower()) for full in known)
 
 
 def _faults(line: str, facts: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
@@ -235,7 +241,7 @@ def _faults(line: str, facts: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
     if "plugin_not_found" in found and not _names_of(line) & _RIGHT_PLUGIN:
         found = found - {"plugin_not_found"} | {"plugin_name_wrong"}
     for name, value in facts:
-        if name == "network" and not any(known.startswith(value) for known in (LIBFABRIC, SOCKET, "AWS")):
+        if name == "network" and value not in (LIBFABRIC, SOCKET):
             found.add("other_network")
     provider = _selected_provider(line)
     if provider is not None and provider not in EFA_PROVIDERS:
@@ -246,8 +252,8 @@ def _faults(line: str, facts: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
 
 def _selected_provider(line: str) -> str | None:
     match = re.search(r"Selected provider is ([^\s,(]+)", line, re.IGNORECASE) if "rovider is " in line else None
-    if match is None or ("efa".startswith(match[1].lower()) and match.end() == len(line)):
-        return None  # a line that was cut inside the name says nothing
+    if match is None or _cut_short(match[1]):
+        return None
     return match[1].lower()
 
 

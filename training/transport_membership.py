@@ -68,22 +68,23 @@ def membership(evidence: Evidence, world_size: int | None) -> Membership:
     """Who took part. `world_size` is the job's number of ranks, where the caller knows it."""
     processes = [process for _, process in sorted(evidence.processes.items())]
     members = [process for process in processes if process.joined()]
-    world = _world_size(members, world_size)
+    world = max(world_size or 0, _world_size(members)) or None
     ranks = {rank for process in members for rank in process.own_ranks()}
     missing, missing_ranks = _missing(members, world, ranks)
     sizes = {size for process in members for _, size, _ in process.comms}
+    nobody_knows = world_size is None and any(process.comms and not process.own_ranks() for process in members)
     return Membership(
-        processes, members, world, _on_one_node(members, world),
-        world_size is None and evidence.sources == 1 and len(members) == 1 and len(ranks) <= 1,
-        missing, missing_ranks, len(sizes) <= 1)
+        processes, members, None if nobody_knows else world, _on_one_node(members, world),
+        world_size is None and evidence.sources == 1 and len(processes) == len(members) == 1 and len(ranks) <= 1,
+        missing, missing_ranks, len(sizes) <= 1 and all(process.own_ranks() for process in members))
 
 
-def _world_size(members: Sequence[Process], told: int | None) -> int | None:
-    """The larger of what the caller, the communicators and the numbers in channels say."""
+def _world_size(members: Sequence[Process]) -> int:
+    """The largest number of ranks that communicators, channels and own ranks speak of; 0 for none."""
     sizes = [size for process in members for _, size, _ in process.comms]
     sizes += [max(channel.own, channel.peer) + 1 for process in members for channel in process.channels]
     sizes += [process.rank + 1 for process in members if process.rank is not None]
-    return max([*sizes, told or 0], default=0) or None
+    return max(sizes, default=0)
 
 
 def _missing(members: Sequence[Process], world: int | None, ranks: set[int]) -> tuple[str, list[int]]:
@@ -95,7 +96,9 @@ def _missing(members: Sequence[Process], world: int | None, ranks: set[int]) -> 
             return f"{in_words(absent)} of {world}", absent
     elif world and sum(len(process.own_ranks()) or 1 for process in members) < world:
         return f"{len(members)} processes of {world}", []
-    for (_, size), claims in _groups(members).items():
+    for (ident, size), claims in _groups(members).items():
+        if size == largest and not ident and any(process.comms and not process.own_ranks() for process in members):
+            return f"its communicators of {size} have no ids, so nobody can tell whether all are here", []
         most = max(len(claimants) for claimants in claims.values())
         absent = [rank for rank in range(size) if len(claims.get(rank, ())) < most]
         if absent:
@@ -127,11 +130,10 @@ def _on_one_node(members: Sequence[Process], world: int | None) -> bool:
     channels = [channel for process in members for channel in process.channels]
     if not members or any(channel.between_nodes for channel in channels):
         return False
-    comms = [(size, nodes) for process in members for (_, size, _), (nodes, _) in process.comms.items() if nodes]
+    one_host = len({process.host for process in members}) == 1
+    comms = [(size, nodes) for process in members for (_, size, _), (nodes, *_) in process.comms.items() if nodes]
     if comms:
-        largest = max(size for size, _ in comms)
-        return largest == world and all(nodes == 1 for size, nodes in comms if size == largest)
+        return one_host and all(nodes == 1 for _, nodes in comms) and max(size for size, _ in comms) == world
     together = {rank for channel in channels for rank in (channel.own, channel.peer)}
     together |= {rank for process in members for rank in process.own_ranks()}
-    one_host = len({process.host for process in members}) == 1
     return one_host and world is not None and together >= set(range(world))

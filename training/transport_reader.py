@@ -51,7 +51,8 @@ class TransportReader:
                 end = len(data)  # a line of a megabyte is no log line
             self._scan(data[:end], source)
             rest = data[end:]
-        self._scan(rest, source)
+        # a log that was cut in the middle of a line still tells who wrote there
+        self.feed(rest.decode(errors="replace"), source)
 
     def finish(self) -> Evidence:
         """What was read so far."""
