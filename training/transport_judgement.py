@@ -94,6 +94,9 @@ def _meant(code: str, process: Process | None, evidence: Evidence, who: Membersh
         return [] if stopped else [("socket_network", crosses)]
     if code == "plugin_absent":  # up to NCCL 2.21 a name that failed may be followed by one that loads
         return [] if on_libfabric else [("plugin_not_found", crosses)]
+    if code == "protocol_failed":  # where no provider was selected before, protocol SENDRECV says only this
+        selected = process is not None and process.providers
+        return [("plugin_init_failed" if selected else "no_eligible_provider", crosses)]
     if code == "peer_silent":
         return [("efa_peer_lost" if evidence.collectives else "efa_peer_unreachable", True)]
     return [(code, crosses or REASONS[code].weight == "error")]

@@ -18,6 +18,9 @@ _SOCKET_CHANNEL = f"NET/{SOCKET}"
 EFA_PROVIDERS = {"efa", "efa-direct"}
 TCP_PROVIDERS = {"tcp", "sockets", "udp"}
 
+# Characters. NCCL's lines have at most 1 KiB: a longer one is looked through for faults and is no proof.
+_LONGEST = 4096
+
 # Who printed a line: hostname and process id, as NCCL's header has them.
 Speaker = tuple[str, int]
 
@@ -111,7 +114,8 @@ _FAULTS: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
          r"NET/Plugin: \S*libnccl-net\S*: "),
         ("plugin_init_failed", "nitializ",
          r"NET/OFI [^\n]*initialization failed|Failed to initialize NET plugin (?:AWS )?Libfabric|"
-         r"NET/OFI [^\n]*Failing initialization|Failed to initialize (?:sendrecv|rdma) protocol"),
+         r"NET/OFI [^\n]*Failing initialization"),
+        ("protocol_failed", "nitializ", r"Failed to initialize (?:sendrecv|rdma) protocol(?!:)"),
         ("network_not_found", "Error: network", r"Error: network [^\n]*not found"),
         ("network_not_found", "NET plugin", r"Failed to initialize any NET plugin"),
         ("peer_silent", "4126", r"\b4126\b[^\n]*Unresponsive|(?:Error|prov_errno): ?4126\b"),
@@ -150,6 +154,9 @@ WORDS = tuple(sorted(word for word in _ALL_WORDS if not any(other in word for ot
 
 def said(line: str) -> Said | None:
     """What a line (without its end) says, if only who wrote it; None where that is not told either."""
+    if len(line) > _LONGEST:
+        found = _faults(line, ())
+        return Said(None, "", faults=found, text=line[:300]) if found else None
     if "\x1b" in line:
         line = _ANSI.sub("", line)
     repeated = "across cluster]" in line and _REPEATED.search(line) is not None
@@ -179,7 +186,7 @@ def _without_proof(line: str, repeated: bool) -> Said | None:
         return None
     head = _WARN_HEAD.search(line) if line.count("NCCL ") == line.count("NCCL WARN ") == 1 else None
     if head is not None:
-        speaker, tag = (head[1], int(head[2])), _TIME.sub("", line[:head.start()]).strip()
+        speaker, tag = (head[1], int(head[2])), _TIME.sub("", line[:head.start()]).strip()[:200]
     else:
         prefix = _TAG.match(_TIME.sub("", line, count=1))
         speaker, tag = None, prefix[1] if prefix else ""
@@ -190,7 +197,7 @@ def _without_proof(line: str, repeated: bool) -> Said | None:
 @lru_cache(maxsize=8192)
 def _info_head(before: str) -> tuple[Speaker, str] | None:
     head = _INFO_HEAD.search(before)
-    return head and ((head[1], int(head[2])), _TIME.sub("", before[:head.start()]).strip())
+    return head and ((head[1], int(head[2])), _TIME.sub("", before[:head.start()]).strip()[:200])
 
 
 @lru_cache(maxsize=8192)  # the ranks of a job say the same, many times

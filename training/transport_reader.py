@@ -10,8 +10,6 @@ from training.transport_evidence import Evidence
 from training.transport_lines import COLLECTIVE_WORDS, WORDS, Said, Speaker, said
 
 _CHUNK = 1 << 20  # bytes
-# NCCL's lines have at most 1 KiB. A longer one is looked through for faults and is no proof.
-_LONGEST_PROOF = 4096
 _MOST_TAGS = 20_000
 
 
@@ -33,8 +31,6 @@ class TransportReader:
         self._sources.add(source)
         text = line.rstrip("\r\n")
         found = said(text)
-        if found is not None and len(text) > _LONGEST_PROOF:
-            found = Said(None, "", faults=found.faults, text=found.text)
         if found is not None:
             self._take(found, source)
 
@@ -88,7 +84,8 @@ class TransportReader:
         if line.speaker is None:
             for code in line.faults:
                 key = (source, line.tag, code)
-                self._orphans[key] = min(self._orphans.get(key, line.text), line.text)
+                if key in self._orphans or len(self._orphans) < _MOST_TAGS:
+                    self._orphans[key] = min(self._orphans.get(key, line.text), line.text)
             return
         evidence.process(line.speaker).hear(line)
         known = self._tags.get((source, line.tag))
