@@ -156,10 +156,10 @@ def too_slow(found: Fabric, expected: Reach | None) -> str | None:
     best = found.best
     if best is None or expected is None or expected.floor_gb_s is None or best.bus_gb_s >= expected.floor_gb_s:
         return None
-    return (f"all-reduce over {dist.get_world_size()} ranks reaches {best.bus_gb_s:.3g} GB/s bus bandwidth "
-            f"({best.size // MIB} MiB), and the floor is {expected.floor_gb_s:.3g} GB/s, "
+    return (f"all-reduce over {dist.get_world_size()} ranks reaches {best.bus_gb_s:.2f} GB/s bus bandwidth "
+            f"({best.size // MIB} MiB), and the floor is {expected.floor_gb_s:.2f} GB/s, "
             f"{expected.floor_gb_s / expected.gb_s:.0%} (training.fabric.floor_fraction) of the "
-            f"{expected.gb_s:.3g} GB/s that {expected.what} should give")
+            f"{expected.gb_s:.2f} GB/s that {expected.what} should give")
 
 
 def wrong_text(wrong: Sequence[WrongSum]) -> str:

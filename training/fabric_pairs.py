@@ -112,8 +112,8 @@ def slowest_text(pairs: Sequence[Pair], nodes: Sequence[str]) -> str:
         if some:
             slow = min(some, key=lambda pair: pair.gb_s)
             median = statistics.median(pair.gb_s for pair in some)
-            others = f", the median of {len(some)} pairs {median:.3g}" if len(some) > 1 else ""
-            parts.append(f"slowest pair {kind}: {_named(slow, nodes)} with {slow.gb_s:.3g} GB/s{others}")
+            others = f", the median of {len(some)} pairs {median:.2f}" if len(some) > 1 else ""
+            parts.append(f"slowest pair {kind}: {_named(slow, nodes)} with {slow.gb_s:.2f} GB/s{others}")
     node = slow_node(pairs, nodes)
     if node:
         parts.append(f"node {node} is slow with all others: replace it")

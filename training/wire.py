@@ -59,6 +59,7 @@ class Wire:
         """Whether `after_first_step` has been called."""
         self._counted: counters.Reading | None = None
         self._told: dict[str, Any] = {}
+        self._warned: str | None = None
         self._earlier: list[dict[str, Any]] = []
         if dist.get_rank() == 0:
             before = folder.read_json(FILE)
@@ -87,7 +88,8 @@ class Wire:
         self._write()
         if failure:
             raise AgreedError(failure)
-        self._say(found)
+        if dist.get_rank() == 0:
+            print("\n".join(lines_for_people(self._told)), flush=True)
 
     def _check(self, seconds: float, limit: float) -> fabric.Fabric | None:
         device = self._here.device
@@ -128,9 +130,6 @@ class Wire:
             found = replace(found, verdict="unproven", reasons=[*found.reasons, _counters_still(still)])
         self._note(found, "the last step", counters=counters.merge(nodes))
         self._write()
-        if self._refused_wire(found) and dist.get_rank() == 0:
-            print(_banner(["THE TRAINING WENT ON OVER A WIRE THAT IT MAY NOT USE", *map(str, found.reasons)]),
-                  flush=True)
 
     def _first_of_node(self) -> bool:
         return dist.get_rank() % self._job.placement.workers_per_node == 0
@@ -154,6 +153,13 @@ class Wire:
         return (f"training.transport.require {setting}{why} wants EFA, and the verdict on the wire is "
                 f"{found.verdict}: {' | '.join(map(str, found.reasons[:3]))}. To train over any wire, set "
                 "training.transport.require=any")
+
+    def _warning(self, found: Verdict) -> str | None:
+        """What a person must not miss: bytes between GPU nodes that EFA does not carry."""
+        place, require = self._job.placement, self._job.training.transport.require
+        if place.backend == "gloo" or place.nodes == 1 or found.verdict == "efa":
+            return None
+        return f"bytes between nodes: {found.verdict}, not EFA (training.transport.require is {require})"
 
     def _compare(self, checked: fabric.Fabric, found: Verdict) -> str | None:
         """Note what was measured; why the job is refused for it, with the pairs of ranks that are to blame."""
@@ -182,25 +188,23 @@ class Wire:
     def _note(self, found: Verdict, when: str, **more: Any) -> None:
         self._told |= {
             "require": self._job.training.transport.require, "required": "efa" if self._job.requires_efa else "any",
-            "allowed": self._refused_wire(found) is None, **found.to_json(), "judged_after": when, **more,
+            "allowed": self._refused_wire(found) is None, "warning": self._warning(found), **found.to_json(),
+            "judged_after": when, **more,
         }
         known = {record["rank"]: record for record in self._told["ranks"]}
         self._told["ranks"] = [{"rank": rank, "node": node, **known.get(rank, {})}
                                for rank, node in enumerate(self._channel.nodes)]
 
     def _write(self) -> None:
-        if dist.get_rank() == 0:
-            self._folder.write_json(FILE, {**self._told, "earlier": self._earlier})
-
-    def _say(self, found: Verdict) -> None:
+        """Let rank 0 write what is known, and print a warning that is new."""
         if dist.get_rank() != 0:
             return
-        for line in lines_for_people(self._told):
-            print(line, flush=True)
-        place = self._job.placement
-        if found.verdict != "efa" and place.backend == "nccl" and place.nodes > 1:
-            print(_banner([f"TRAINING OVER '{found.verdict}', NOT OVER EFA (training.transport.require "
-                           f"{self._job.training.transport.require})", *map(str, found.reasons)]), flush=True)
+        self._folder.write_json(FILE, {**self._told, "earlier": self._earlier})
+        warning = self._told["warning"]
+        if warning and warning != self._warned:
+            lines = [warning.upper(), *(f"{r['code']}: {r['detail']}; {r['mend']}" for r in self._told["reasons"])]
+            print("\n".join([_RULE, *(f"!! {line}" for line in lines), _RULE]), flush=True)
+        self._warned = warning
 
 
 def read_own_log(debug_file: str | None, rank: int, since: float) -> Evidence:
@@ -240,8 +244,8 @@ def lines_for_people(told: dict[str, Any]) -> list[str]:
     if checked and checked["measured"]:
         best = max(checked["measured"], key=lambda item: item["bus_gb_s"])
         expected = checked["expected"]
-        of = f" of {expected['gb_s']:.3g} that {expected['what']} should give" if expected else ""
-        lines.append(f"fabric: sums {checked['sums']}; {best['bus_gb_s']:.3g} GB/s bus bandwidth over "
+        of = f" of {expected['gb_s']:.2f} that {expected['what']} should give" if expected else ""
+        lines.append(f"fabric: sums {checked['sums']}; {best['bus_gb_s']:.2f} GB/s bus bandwidth over "
                      f"{checked['ranks']} ranks at {best['size'] // fabric.MIB} MiB{of}")
     return lines
 
@@ -261,7 +265,3 @@ def _counters_still(nodes: list[str]) -> Reason:
 def _in_short(told: dict[str, Any]) -> dict[str, Any]:
     """What is kept of an earlier start of the same run."""
     return {"verdict": told["verdict"], "reasons": told["reasons"], "judged_after": told["judged_after"]}
-
-
-def _banner(lines: list[str]) -> str:
-    return "\n".join([_RULE, *(f"!! {line}" for line in lines), _RULE])
