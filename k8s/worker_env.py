@@ -25,6 +25,7 @@ def efa_environment(instance_family: str) -> dict[str, str]:
         **OVER_EFA,
         # The pod's own interface. Pod Identity adds a link-local one, which NCCL would try as well.
         "NCCL_SOCKET_IFNAME": "eth0",
+        "GLOO_SOCKET_IFNAME": "eth0",  # the ranks' side channel (training/side_channel.py)
         "NCCL_DEBUG": "INFO",
         # INIT and NET name the provider and the network of every channel, ENV what was asked for.
         "NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,NET,ENV",

@@ -45,7 +45,7 @@ class Replacement:
 
 
 # Of the pods' and the job's environment: only a GPU node or the image gives these a meaning.
-_DROPPED = ("NCCL_*", "TORCH_NCCL_*", "FI_*", "OFI_*", "RDMAV_*", "NVIDIA_*", "CUDA_*", "PYTORCH_CUDA_*",
+_DROPPED = ("NCCL_*", "GLOO_*", "TORCH_NCCL_*", "FI_*", "OFI_*", "RDMAV_*", "NVIDIA_*", "CUDA_*", "PYTORCH_CUDA_*",
             "PYTORCH_ALLOC_*", "TORCH_FR_*", "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "RAY_AUTH_*")
 _OWN_EACH_NODE = ("*port", "*memory", "node-ip-address", "address", "temp-dir", "block", "plasma-directory")
 _START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"

@@ -58,6 +58,9 @@ def _head(run: Run, title: str) -> str:
              f'<p>Status: <span class="status {tone}">{_text(status)}</span>',
              f"{_text(reason)}</p>" if reason else "</p>",
              f'<p class="note">{_text(_KINDS.get(run.kind, run.kind))}</p>']
+    transport = run.summary.get("transport")
+    if isinstance(transport, Mapping) and transport.get("warning"):
+        words.append(f'<p class="note bad"><strong>{_text(transport["warning"])}</strong></p>')
     return "\n".join(words)
 
 
@@ -106,11 +109,45 @@ def _transport(run: Run) -> str:
     transport = run.summary.get("transport")
     if not isinstance(transport, Mapping):
         return ""
-    reasons = [r if isinstance(r, str) else short(r, 300) for r in transport.get("reasons") or []]
-    listed = "".join(f"<li>{_text(reason)}</li>" for reason in reasons)
+    verdict, require = transport.get("verdict", "none"), transport.get("require")
+    allowed = "allowed" if transport.get("allowed") else "not allowed"
+    asked = f" ({allowed} by training.transport.require {_text(require)})" if require else ""
+    listed = "".join(f"<li>{_text(_reason(reason))}</li>" for reason in transport.get("reasons") or [])
     ranks = [rank for rank in transport.get("ranks") or [] if isinstance(rank, Mapping)]
-    return (f"<h2>Over which wire</h2><p>Verdict: <strong>{_text(transport.get('verdict', 'none'))}</strong></p>"
-            f"<ul>{listed}</ul>{_rank_table(ranks)}")
+    return (f"<h2>Over which wire</h2><p>Verdict: <strong>{_text(verdict)}</strong>{asked}</p>"
+            f"<ul>{listed}</ul>{_fabric(transport.get('fabric'))}{_counters(transport.get('counters'))}"
+            f"{_rank_table(ranks)}")
+
+
+def _reason(reason: Any) -> str:
+    """A reason is a text, or a code with what was seen and its mend."""
+    if not isinstance(reason, Mapping):
+        return short(reason, 300)
+    return "; ".join(str(reason[key]) for key in ("code", "detail", "mend") if reason.get(key))
+
+
+def _fabric(fabric: Any) -> str:
+    """The check before the model loaded: bandwidth by message size."""
+    if not isinstance(fabric, Mapping):
+        return ""
+    expected = fabric.get("expected")
+    should = ""
+    if isinstance(expected, Mapping):
+        should = f" {expected['what']} should give {expected['gb_s']:.2f} GB/s."
+    caption = (f"All-reduce over {fabric.get('ranks')} ranks before the model loaded: sums {fabric.get('sums')}; "
+               f"{fabric.get('convention')}.{should}")
+    rows = [(f"{item['size'] / 2**20:.0f} MiB", f"{item['bus_gb_s']:.2f}", f"{item['seconds'] * 1e3:.2f}")
+            for item in fabric.get("measured") or []]
+    return table(["message", "GB/s", "ms"], rows, caption)
+
+
+def _counters(counters: Any) -> str:
+    """What the EFA devices counted over the steps: unavailable is not zero."""
+    if not isinstance(counters, Mapping):
+        return ""
+    if counters.get("status") != "read":
+        return f"<p>EFA counters: unavailable ({_text(short(counters.get('reason'), 300))})</p>"
+    return table(["EFA counter", "over the steps, all nodes"], list((counters.get("counters") or {}).items()))
 
 
 def _rank_table(ranks: Sequence[Mapping[str, Any]]) -> str:

@@ -118,8 +118,9 @@ def test_nccl_takes_efa_or_stops(worker_pod):
     assert (env["FI_PROVIDER"], env["NCCL_NET_PLUGIN"], env["NCCL_NET"]) == ("efa", "ofi", "Libfabric")
 
 
-def test_nccl_does_not_try_the_link_local_interface_of_pod_identity(worker_pod):
+def test_nccl_and_gloo_do_not_try_the_link_local_interface_of_pod_identity(worker_pod):
     assert variables(worker_pod)["NCCL_SOCKET_IFNAME"] == "eth0"
+    assert variables(worker_pod)["GLOO_SOCKET_IFNAME"] == "eth0"
 
 
 def test_nccl_leaves_the_evidence_in_one_file_a_process(worker_pod):

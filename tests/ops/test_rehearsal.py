@@ -74,7 +74,13 @@ def test_the_synthesized_job_trains_here_and_its_loss_falls(synth_l4, tmp_path):
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert summary["status"] == "succeeded"
     assert (summary["steps"], summary["world_size"], summary["nodes"]) == (40, 4, 2)
-    assert len({rank["node"] for rank in summary["transport"]["ranks"]}) == 2
+    transport = summary["transport"]
+    assert len({rank["node"] for rank in transport["ranks"]}) == 2
+    assert (transport["verdict"], transport["allowed"], transport["require"]) == ("tcp", True, "auto")
+    assert [reason["code"] for reason in transport["reasons"]] == ["gloo_backend"]
+    assert transport["fabric"]["sums"] == "right"
+    assert transport["fabric"]["measured"]
+    assert transport["counters"]["status"] in ("read", "unavailable")
     assert [row["step"] for row in rows] == list(range(1, 41))
     assert summary["last_loss"] < summary["first_loss"] - 1
     assert Path(summary["checkpoint"]).is_dir()

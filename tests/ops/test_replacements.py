@@ -75,6 +75,10 @@ def test_what_a_laptop_cannot_have_is_replaced(submitted, rehearsed):
     assert found["train.json placement.backend"] == ("nccl", "gloo")
     assert found["train.json placement.storage"][1] == "/l/runs"
     assert found["workers env.NCCL_NET"] == ("Libfabric", None)
+    assert found["train.json placement.link_mbps"] == (40000, None)
+    assert found["train.json placement.efa_per_node"] == (1, 0)
+    assert found["workers env.GLOO_SOCKET_IFNAME"] == ("eth0", None)
+    assert found["runtime_env env_vars.GLOO_SOCKET_IFNAME"] == (None, "lo")
     assert found["workers ray start.num-gpus"] == ("4", "0")
     assert "train.json training.max_failures" not in found
 

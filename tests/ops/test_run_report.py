@@ -70,6 +70,31 @@ def test_all_figures_and_curves_are_there(tmp_path):
         assert shown in text
 
 
+TRANSPORT = {
+    "verdict": "tcp", "require": "any", "allowed": True, "warning": "bytes between nodes: tcp, not EFA",
+    "reasons": [{"code": "no_eligible_provider", "detail": "no EFA device", "mend": "request it", "ranks": [0]}],
+    "ranks": [{"rank": 0, "node": "10.0.0.1"}],
+    "fabric": {"convention": "bus bandwidth", "ranks": 8, "sums": "right", "pairs": [], "failure": None,
+               "expected": {"gb_s": 4.5, "what": "a node's link of 40 Gbit/s", "floor_gb_s": 1.8},
+               "measured": [{"size": 2**22, "seconds": 0.002, "repeats": 5, "bus_gb_s": 3.67}]},
+    "counters": {"status": "unavailable", "reason": "a: no device"},
+}
+
+
+def test_the_wire_is_told_with_its_warning_its_speed_and_what_the_devices_counted(tmp_path):
+    text = page(make_run(tmp_path / "run", summary={**SUMMARY, "transport": TRANSPORT}))
+    parsed(text)
+    for shown in ("allowed by training.transport.require any", "bytes between nodes: tcp, not EFA",
+                  "no_eligible_provider; no EFA device; request it", "4 MiB", "3.<wbr>67",
+                  "sums right", "link of 40 Gbit/s should give 4.50 GB/s",
+                  "EFA counters: unavailable (a: no device)"):
+        assert shown in text
+    read = {**TRANSPORT, "counters": {"status": "read", "counters": {"send_bytes": 1234}}}
+    text = page(make_run(tmp_path / "read", summary={**SUMMARY, "transport": read}))
+    assert "1234" in text
+    assert "unavailable" not in text
+
+
 def test_a_rehearsal_says_so_and_lists_what_was_replaced(tmp_path):
     replaced = [{"setting": "placement.device", "before": "cuda", "after": "cpu", "why": "no GPU"}]
     text = page(make_run(tmp_path / "run", rehearsal={"job": "eagleray-1", "replaced": replaced, "settings": {}}))
