@@ -26,6 +26,7 @@ from ops.screen import Screen
 from ops.slot import own_slot
 from ops.submitted_job import PodShape, SubmittedJob, read_submitted_job
 from settings.loading import CONFIG_DIR
+from training.wire_words import lines_for_people
 
 CLUSTER_SECONDS = 120
 _LOG_LINES = 30
@@ -62,7 +63,7 @@ def rehearse(request: Request, screen: Screen) -> Path:
         _bring_up(cluster, rehearsed, places, screen, signals)
         _run(cluster, rehearsed, staging, screen, signals, request.out)
         signals.clean_up_undisturbed()
-        _gather(staging, rehearsed.job.name, request.out.absolute())
+        _gather(staging, rehearsed.job.name, request.out.absolute(), screen)
         _record(staging, submitted, rehearsed, found, screen)
     return request.out
 
@@ -165,8 +166,8 @@ def explained(failure: JobFailedError, run: Path, log: Path) -> CommandError:
     return CommandError(f"the job failed: {reason}\n{tail}\nthe whole log: {log}")
 
 
-def _gather(staging: Path, name: str, out: Path) -> None:
-    """Bring what the run left to the top of the results."""
+def _gather(staging: Path, name: str, out: Path, screen: Screen) -> None:
+    """Bring what the run left to the top of the results, and say what it found of its wire."""
     run = staging / "runs" / name
     for wanted in ("summary.json", "metrics.jsonl", "checkpoints"):
         if not (run / wanted).exists():
@@ -178,6 +179,9 @@ def _gather(staging: Path, name: str, out: Path) -> None:
         summary["checkpoint"] = summary["checkpoint"].replace(str(run), str(out))
     summary["kind"] = "rehearsal"
     (staging / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    if "required" in summary.get("transport", {}):
+        for line in lines_for_people(summary["transport"]):
+            screen.line(line)
 
 
 def _record(staging: Path, submitted: SubmittedJob, rehearsed: SubmittedJob, found: list[Replacement],

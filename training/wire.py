@@ -22,6 +22,7 @@ from training.errors import AgreedError
 from training.side_channel import AttemptError, SideChannel, arrive
 from training.storage import RunFolder
 from training.transport import Evidence, Reason, Verdict, read_logs, verdict
+from training.wire_words import lines_for_people
 
 FILE = "transport.json"
 
@@ -233,21 +234,6 @@ def own_log(debug_file: str | None) -> Path | None:
         taken = rest[:2] if rest[:2] in names else rest[:1]
         path, rest = path + names.get(taken, taken), rest[len(taken):]
     return Path(path)
-
-
-def lines_for_people(told: dict[str, Any]) -> list[str]:
-    """`wire: tcp (…), allowed: …` and `fabric: 1.23 GB/s …` from what transport.json holds."""
-    allowed = "as required" if told["required"] == told["verdict"] else \
-        f"allowed here (training.transport.require {told['require']})"
-    lines = [f"wire: {told['verdict']}, {allowed}: {'; '.join(r['detail'] for r in told['reasons']) or 'proven'}"]
-    checked = told.get("fabric")
-    if checked and checked["measured"]:
-        best = max(checked["measured"], key=lambda item: item["bus_gb_s"])
-        expected = checked["expected"]
-        of = f" of {expected['gb_s']:.2f} that {expected['what']} should give" if expected else ""
-        lines.append(f"fabric: sums {checked['sums']}; {best['bus_gb_s']:.2f} GB/s bus bandwidth over "
-                     f"{checked['ranks']} ranks at {best['size'] // fabric.MIB} MiB{of}")
-    return lines
 
 
 def _because(failure: str | None, found: Verdict) -> str | None:

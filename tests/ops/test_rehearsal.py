@@ -88,6 +88,8 @@ def test_the_synthesized_job_trains_here_and_its_loss_falls(synth_l4, tmp_path):
     assert "<svg" in (out / "report.html").read_text()
     assert "train.json placement.backend: nccl → gloo" in shown
     assert "step 40/40" in shown
+    assert "wire: tcp, allowed here (training.transport.require auto): backend gloo moves bytes over TCP" in shown
+    assert "fabric: sums right; " in shown
     assert sorted(os.listdir(out.parent)) == [".rehearsal.lock", "rehearsal"]
 
 
