@@ -106,13 +106,16 @@ def measure(device: torch.device, channel: SideChannel, seconds: float, limit: f
         if wrong:
             break
         once = max(on_all(size, partial(_time, size, 1, device)))
-        # as all ranks know the same times, they choose the same
-        repeats = max(1, min(_MOST_REPEATS, int(budget / len(sizes) / once)))
+        # Half of the time is for repeats, the rest for the largest size; all ranks know the same times
+        repeats = max(1, min(_MOST_REPEATS, int(budget / (2 * len(sizes)) / once)))
         each = max(on_all(size, partial(_time, size, repeats, device))) / repeats
         measured.append(Measured(size, each, repeats, bus_bandwidth(size, each, dist.get_world_size())))
         spent += once * (1 + len(_DTYPES)) + each * repeats
         if spent + 4 * each * (2 + len(_DTYPES)) > budget:
             break
+    if on_gpu:  # the model needs the memory, and its peak is the training's
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
     return Fabric(tuple(measured), tuple(wrong))
 
 
@@ -126,7 +129,7 @@ def reach(placement: Placement, wire: str, fraction: float) -> Reach | None:
 
     A ring passes the link of each node and the path between its GPUs, and the slower one decides. Only the
     link makes a floor: training/gpus.json has nominal rates of the other, and what NCCL gets of them is assumed.
-    Of TCP under NCCL nothing is expected: what it gets of a node with many cards depends on their number.
+    Under NCCL nothing is expected of a wire that is not EFA: what TCP gets of a node depends on its cards.
 
     Args:
         wire: the verdict on the run's transport.
@@ -139,7 +142,7 @@ def reach(placement: Placement, wire: str, fraction: float) -> Reach | None:
         hardware = hardware_of(placement)
     except UnknownGpuError:
         hardware = None
-    if hardware is None or wire == "tcp" or placement.world_size == 1:
+    if hardware is None or placement.world_size == 1 or (placement.nodes > 1 and wire != "efa"):
         return None
     link, intra = hardware.link / 1e9, hardware.intra / 1e9
     if placement.nodes > 1 and (placement.workers_per_node == 1 or link <= intra):

@@ -74,7 +74,9 @@ class Wire:
                 this wire; with numbers and the mend.
             MissingRanksError: if ranks do not come.
         """
-        limits, failure, checked = self._job.training.fabric, None, None
+        limits = self._job.training.fabric
+        failure: str | None = None
+        checked: fabric.Fabric | None = None
         arrive("the check of the network", limits.timeout_seconds)
         try:
             checked = self._check(limits.seconds, limits.timeout_seconds)
@@ -84,8 +86,8 @@ class Wire:
         self._note(found, "the check before the model loads", fabric=None,
                    counters={"status": "unavailable", "reason": "the training did not come to its end"})
         failure = _because(failure, found) or self._refused_wire(found)
-        if checked is not None:
-            failure = self._compare(checked, found) or failure
+        slow = None if checked is None else self._compare(checked, found)
+        failure = "; besides, ".join(filter(None, (failure, slow)))
         self._write()
         if failure:
             raise AgreedError(failure)

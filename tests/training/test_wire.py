@@ -170,6 +170,7 @@ def test_the_name_of_the_log_is_made_as_nccl_makes_it(monkeypatch):
     (2, "l40s", 400_000, "efa", 12.0, None),  # the GPUs' own path is slower than the link, and assumed
     (1, "l4", 40_000, "unproven", 12.0, None),
     (2, "l4", 40_000, "tcp", None, None),
+    (2, "l4", 40_000, "unproven", None, None),
     (2, "unknown", 40_000, "efa", None, None),
 ])
 def test_what_is_expected_of_the_hardware(nodes, gpu, link_mbps, verdict, gb_s, floor):
