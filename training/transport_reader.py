@@ -76,6 +76,24 @@ class TransportReader:
                 at = data.find(word, end)
         for start, end in lines.items():  # in no order: none of it matters
             self.feed(data[start:end].decode(errors="replace"), source)
+        if len(self._evidence.processes) < 2:
+            self._look_for_others(data, source)
+
+    def _look_for_others(self, data: bytes, source: str) -> None:
+        """Feed a line of another process, should there be one that says nothing else: a log is of one rank alone
+        only if nobody else wrote into it.
+        """
+        known = [f"{host}:{pid}:".encode() for host, pid in self._evidence.processes]
+        if known and data.count(_HEADER_END) <= data.count(known[0]):
+            return
+        at = data.find(_HEADER_END)
+        while at >= 0:
+            start, end = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
+            line = data[start:end if end >= 0 else len(data)]
+            if not known or known[0] not in line:
+                self.feed(line.decode(errors="replace"), source)
+                known = [f"{host}:{pid}:".encode() for host, pid in self._evidence.processes]
+            at = data.find(_HEADER_END, end) if end >= 0 and len(known) < 2 else -1
 
     def _take(self, line: Said, source: str) -> None:
         evidence = self._evidence
@@ -96,6 +114,7 @@ class TransportReader:
             known.add(line.speaker)
 
 
+_HEADER_END = b"] NCCL INFO "
 _WORDS = tuple(word.encode() for word in WORDS)
 _COLLECTIVE_WORDS = tuple(word.encode() for word in COLLECTIVE_WORDS)
 

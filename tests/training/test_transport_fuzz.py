@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 from pathlib import Path
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_job import RELEASES, Job
 
-from training.transport import Verdict, read_logs, verdict
+from training.transport import Evidence, Verdict, read_logs, verdict
 
 SAMPLES = [path.read_bytes() for path in sorted((Path(__file__).parent / "nccl_samples").glob("*.log"))]
 BAD = re.compile(
@@ -36,7 +37,9 @@ def unproven_by(lines: list[str]) -> str:
         head = re.match(r"(node-\d+:\d+):\d+ \[\d\] NCCL INFO ", line)
         if head:
             own.setdefault(head[1], []).append(line[head.end():])
-    world = max((int(size) for line in lines for size in re.findall(r" n[rR]anks (\d+)", line)), default=0)
+    sizes = [int(size) for line in lines for size in re.findall(r" n[rR]anks (\d+)", line)]
+    sizes += [int(rank) + 1 for line in lines for rank in re.findall(r"(\d+)\[\w+\](?: ->| \[| via)", line)]
+    world = max(sizes, default=0)
     if len(own) not in (1, world):
         return f"{len(own)} of {world} ranks speak"
     crossing = set()
@@ -142,3 +145,18 @@ def test_a_real_bad_log_stays_bad_whatever_is_cut_out_around_its_bad_line(data):
     kept = data.draw(st.lists(st.sampled_from(lines + good), max_size=40))
     kept.append(data.draw(st.sampled_from([line for line in lines if BAD.search(line)])))
     assert judged("\n".join(data.draw(st.permutations(kept)))).verdict != "efa"
+
+
+@QUICK
+@given(mangled(), st.sampled_from(SAMPLES), st.data())
+def test_records_of_several_readers_merge_to_what_one_reader_finds(lines, sample, data):
+    """However the lines lie in files, and in whatever order the records come."""
+    files = data.draw(st.integers(2, 4))
+    parts: list[list[str]] = [[] for _ in range(files)]
+    for line in [*lines, *sample.decode().splitlines()]:
+        parts[data.draw(st.integers(0, files - 1))].append(line)
+    texts = ["\n".join(part) for part in parts]
+    whole = read_logs([io.StringIO(text) for text in texts])
+    records = [json.dumps(read_logs([io.StringIO(text)]).to_dict()) for text in texts]
+    merged = Evidence().merge(Evidence.from_dict(json.loads(record)) for record in reversed(records))
+    assert verdict(merged).to_json() == verdict(whole).to_json()

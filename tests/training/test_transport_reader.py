@@ -101,3 +101,11 @@ def test_lines_fed_one_by_one_are_the_same_as_a_file():
 def test_a_progress_bar_in_front_of_a_line_ends_with_its_carriage_return():
     lines = [f" 10%|#   | 3/30\r{line}" for line in Job().lines()]
     assert verdict(read_logs([io.BytesIO("\n".join(lines).encode())])).verdict == "efa"
+
+
+def test_a_log_is_of_one_rank_only_if_nobody_else_wrote_into_it():
+    lines = Job(2, 1).ranks()[0]
+    other = "node-1:101:301 [0] NCCL INFO Trees [0] -1/-1/-1->1->0"
+    for text in ("\n".join([*lines, other]), "\n".join([other, *lines])):
+        assert verdict(read_logs([io.StringIO(text)])).verdict == "unproven"
+    assert verdict(read_logs([io.StringIO("\n".join(lines))])).verdict == "efa"
