@@ -151,6 +151,22 @@ def test_a_fallback_in_a_communicator_of_the_training_is_noticed_after_the_first
     assert told(tmp_path)["judged_after"] == "the first step"
 
 
+def test_what_the_devices_counted_over_the_steps_is_told(tmp_path):
+    ranks.run(2, cases.over_nccl, nccl_job(tmp_path), str(tmp_path), "efa", None, 5000)
+    found = told(tmp_path)
+    assert found["verdict"] == "efa"
+    assert found["counters"]["counters"] == {"tx_bytes": 10_000}
+    assert [node["node"] for node in found["counters"]["nodes"]] == ["10.0.0.0", "10.0.0.1"]
+
+
+def test_devices_that_counted_nothing_contradict_the_logs(tmp_path):
+    ranks.run(2, cases.over_nccl, nccl_job(tmp_path), str(tmp_path), "efa", None, 0)
+    found = told(tmp_path)
+    assert (found["verdict"], found["allowed"]) == ("unproven", False)
+    assert found["reasons"][-1]["code"] == "counters_still"
+    assert found["warning"]
+
+
 def test_a_log_that_was_there_before_is_no_proof(tmp_path):
     old = tmp_path / "old.log"
     old.write_text("node-a:1:1 [0] NCCL INFO Using network Libfabric\n")

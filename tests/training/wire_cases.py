@@ -126,8 +126,14 @@ def without_rank_1(job):
     return None
 
 
-def over_nccl(job, folder, first, later=None):
-    """Prove, then train a step, with NCCL logs of kind `first`, to which `later` is added when training starts."""
+def over_nccl(job, folder, first, later=None, sent=None):
+    """Prove, then train a step, with NCCL logs of kind `first`, to which `later` is added when training starts.
+
+    `sent`: bytes that each node's EFA device counts meanwhile; None: there is no device to ask.
+    """
+    if sent is not None:
+        readings = iter([100, 100 + sent])
+        wire.counters.read = lambda: wire.counters.Reading({"rdmap0s6/1": {"tx_bytes": next(readings)}})
     mine = proof(job, f"{folder}/nccl.%h.%p.log")
     true = fabric.connect
 
