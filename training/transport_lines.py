@@ -258,7 +258,7 @@ def _faults(line: str, facts: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
 
 
 def _selected_provider(line: str) -> str | None:
-    match = re.search(r"Selected provider is ([^\s,(]+)", line, re.IGNORECASE) if "rovider is " in line else None
+    match = re.search(r"Selected provider is ([\w;.-]+)", line, re.IGNORECASE) if "rovider is " in line else None
     if match is None or _cut_short(match[1]):
         return None
     return match[1].lower()
