@@ -10,6 +10,7 @@ GPU, torch, transformers, accelerate and, for its row, liger-kernel; no Ray.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -31,12 +32,13 @@ ARCHITECTURE: dict[str, Any] = {
 }
 # 6 x (matrix parameters with the head) + 6 x layers x heads x head size x sequence (causal: half)
 FLOPS_PER_TOKEN, PEAK_FLOPS = 9.79e9, {"NVIDIA H200": 989e12, "NVIDIA H100 80GB HBM3": 989e12, "NVIDIA L4": 121e12}
-RUNS = {
-    "ours": (8, 16, 24),
+RUNS: dict[str, tuple[int, ...]] = {
+    "ours": (8, 24, 32),
+    "ours-fp8": (8, 24, 32),
     "hf-trainer": (8,),
-    "hf-trainer-liger": (8, 16, 24),
-    "sample": (8, 12),
-    "accelerate-fsdp2-compile": (8, 12),
+    "hf-trainer-liger": (16,),
+    "sample": (12,),
+    "accelerate-fsdp2-compile": (12,),
 }
 
 Step = Callable[[Any], Any]
@@ -49,8 +51,8 @@ def tokens(batch: int) -> Any:
     return torch.randint(0, ARCHITECTURE["vocab_size"], (batch, SEQUENCE + 1), device="cuda")
 
 
-def ours(batch: int) -> Step:
-    """This trainer: FSDP2, fp32 master weights, compiled layers, chunked loss, fused AdamW."""
+def ours(precision: str) -> Step:
+    """This trainer: fp32 weights, compiled layers, chunked loss, AdamW that writes the bf16 copy."""
     from training import model, parallel, step
     from training.config import ModelConfig, OptimizerConfig, ParallelConfig
 
@@ -59,7 +61,8 @@ def ours(batch: int) -> Step:
 
     mesh = parallel.make_mesh(config, 1, 1, "cuda")
     shape = model.read_config(ModelConfig(weights="random", architecture=ARCHITECTURE))
-    trained = parallel.build(shape, config, mesh, torch.device("cuda", 0), seed=SEED)
+    trained = parallel.build(shape, config, mesh, torch.device("cuda", 0), seed=SEED,
+                             precision=precision)
     optimizer = step.make_optimizer(trained, OptimizerConfig())
 
     def run(ids: Any) -> Any:
@@ -69,7 +72,7 @@ def ours(batch: int) -> Step:
     return run
 
 
-def sample(batch: int) -> Step:
+def sample() -> Step:
     """AWS's sample: FSDP1 wrapped by size, weights and AdamW state in bf16, the model's own loss."""
     import functools
 
@@ -91,7 +94,7 @@ def sample(batch: int) -> Step:
     return run
 
 
-def accelerate_fsdp2_compile(batch: int) -> Step:
+def accelerate_fsdp2_compile() -> Step:
     """Hugging Face Accelerate: FSDP2 per decoder layer, bf16, regional compilation."""
     import torch
     from accelerate import Accelerator  # pyright: ignore[reportMissingImports]
@@ -136,20 +139,18 @@ def hf_model(dtype: Any) -> Any:
 
 
 def time_steps(step: Step, batch: int) -> dict[str, Any]:
-    """Milliseconds of each timed step, and the last loss."""
+    """Milliseconds of each timed step, and the last loss. The host never waits, as it does not in training."""
     import torch
 
     torch.manual_seed(SEED)
-    milliseconds, loss = [], torch.zeros(())
-    for number in range(WARM_UP + TIMED):
-        ids = tokens(batch)
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        loss = step(ids)
-        torch.cuda.synchronize()
-        if number >= WARM_UP:
-            milliseconds.append((time.perf_counter() - start) * 1e3)
-    return {"milliseconds": milliseconds, "loss": float(loss)}
+    marks, loss = [torch.cuda.Event(enable_timing=True) for _ in range(WARM_UP + TIMED + 1)], torch.zeros(())
+    marks[0].record()
+    for mark in marks[1:]:
+        loss = step(tokens(batch))
+        mark.record()
+    torch.cuda.synchronize()
+    milliseconds = [a.elapsed_time(b) for a, b in itertools.pairwise(marks)]
+    return {"milliseconds": milliseconds[WARM_UP:], "loss": float(loss)}
 
 
 def hf_trainer(batch: int, liger: bool) -> dict[str, Any]:
@@ -157,16 +158,12 @@ def hf_trainer(batch: int, liger: bool) -> dict[str, Any]:
     import torch
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
-    starts, milliseconds, losses = [], [], []
+    marks, losses = [], []
 
     class Clock(TrainerCallback):
-        def on_step_begin(self, *_: Any, **__: Any) -> None:
-            torch.cuda.synchronize()
-            starts.append(time.perf_counter())
-
         def on_step_end(self, *_: Any, **__: Any) -> None:
-            torch.cuda.synchronize()
-            milliseconds.append((time.perf_counter() - starts[-1]) * 1e3)
+            marks.append(torch.cuda.Event(enable_timing=True))
+            marks[-1].record()
 
         def on_log(self, *_: Any, logs: dict[str, float] | None = None, **__: Any) -> None:
             losses.extend([logs["loss"]] if logs and "loss" in logs else [])
@@ -175,11 +172,14 @@ def hf_trainer(batch: int, liger: bool) -> dict[str, Any]:
     rows = torch.randint(0, ARCHITECTURE["vocab_size"], (batch * (WARM_UP + TIMED), SEQUENCE))
     arguments = TrainingArguments(
         output_dir="/tmp/throughput", per_device_train_batch_size=batch, max_steps=WARM_UP + TIMED, bf16=True,
-        optim="adamw_torch_fused", use_liger_kernel=liger, report_to=[], save_strategy="no", logging_steps=1,
+        optim="adamw_torch_fused", use_liger_kernel=liger, report_to=[], save_strategy="no",
+        logging_steps=WARM_UP + TIMED,
         learning_rate=1e-5, disable_tqdm=True)
     Trainer(model=hf_model(torch.float32), args=arguments, callbacks=[Clock()],
             train_dataset=[{"input_ids": row, "labels": row} for row in rows]).train()  # pyright: ignore[reportArgumentType]
-    return {"milliseconds": milliseconds[WARM_UP:], "loss": losses[-1]}
+    torch.cuda.synchronize()
+    milliseconds = [a.elapsed_time(b) for a, b in itertools.pairwise(marks)]
+    return {"milliseconds": milliseconds[WARM_UP - 1:], "loss": losses[-1]}
 
 
 def run_one(recipe: str, batch: int) -> dict[str, Any]:
@@ -195,8 +195,9 @@ def run_one(recipe: str, batch: int) -> dict[str, Any]:
             measured = hf_trainer(batch, liger=recipe.endswith("liger"))
         else:
             dist.init_process_group("nccl")
-            make = {"ours": ours, "sample": sample, "accelerate-fsdp2-compile": accelerate_fsdp2_compile}[recipe]
-            measured = time_steps(make(batch), batch)
+            make = {"ours": lambda: ours("bf16"), "ours-fp8": lambda: ours("fp8"), "sample": sample,
+                    "accelerate-fsdp2-compile": accelerate_fsdp2_compile}[recipe]
+            measured = time_steps(make(), batch)
     except torch.OutOfMemoryError:
         return {"recipe": recipe, "batch": batch, "error": "out of memory"}
     step = statistics.median(measured["milliseconds"])

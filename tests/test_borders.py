@@ -75,7 +75,7 @@ def test_the_pypi_package_constructs_is_not_shadowed():
 
 # What the pods run must not need more than the image has.
 IMAGE_HAS = {"torch", "ray", "transformers", "pydantic", "numpy", "pyarrow", "huggingface_hub", "safetensors",
-             "datasets", "tokenizers"}
+             "datasets", "tokenizers", "triton"}
 
 
 def test_training_needs_nothing_that_the_image_lacks():

@@ -11,6 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from training.memory import loss_chunk
+
 IGNORE = -100
 
 
@@ -31,7 +33,7 @@ def linear_cross_entropy(
         labels: [N] token ids; -100 marks tokens that do not count.
         bias: [V], the lm_head's bias if it has one.
         softcap: logits become `softcap * tanh(logits / softcap)` first (Gemma 2).
-        chunk_tokens: tokens whose logits exist at one time; None: as `chunk_of` says.
+        chunk_tokens: tokens whose logits exist at one time; None: as memory.loss_chunk says.
 
     Returns:
         fp32 scalar, differentiable in hidden, weight and bias. Divide by the number of labelled tokens
@@ -46,20 +48,12 @@ def linear_cross_entropy(
     if labels.shape != hidden.shape[:1]:
         raise ValueError(f"labels must be [{hidden.shape[0]}], one a token; they are {list(labels.shape)}")
     if chunk_tokens is None:
-        chunk_tokens = chunk_of(hidden.shape[0])
+        chunk_tokens = loss_chunk(hidden.shape[0])
     if chunk_tokens < 1:
         raise ValueError(f"chunk_tokens is {chunk_tokens}; use 1 or more")
     if labels.device.type == "cpu" and labels.numel() and int(labels.max()) >= weight.shape[0]:
         raise ValueError(f"label {int(labels.max())} is outside of the vocabulary of {weight.shape[0]}")
     return _LinearCrossEntropy.apply(hidden, weight, labels, bias, softcap, chunk_tokens)
-
-
-def chunk_of(tokens: int) -> int:
-    """Tokens of one chunk: a quarter of all, 1024 to 8192.
-
-    Each chunk reads and writes the fp32 gradient of the lm_head once more; each token of it holds a row of logits.
-    """
-    return min(max(tokens // 4, 1024), 8192)
 
 
 class _LinearCrossEntropy(torch.autograd.Function):

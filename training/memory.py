@@ -11,8 +11,14 @@ from training.shape import ModelShape
 
 _GIB = 2.0**30
 _REDUCE_BYTES = {"bf16": 2, "fp32": 4}
-LOSS_CHUNK_TOKENS = 4096
-"""`chunk_tokens` of training/loss.py."""
+
+
+def loss_chunk(tokens: int) -> int:
+    """Tokens whose logits exist at one time in the loss: a quarter of all, 1024 to 8192.
+
+    Each chunk reads and writes the fp32 gradient of the lm_head once more; each token of it holds a row of logits.
+    """
+    return min(max(tokens // 4, 1024), 8192)
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,7 @@ class Recipe:
     sequence: int
     micro_batch: int
     accumulation: int
+    precision: str = "bf16"
 
     @property
     def tokens(self) -> int:
@@ -72,17 +79,20 @@ def _moments(shape: ModelShape, recipe: Recipe) -> list[Memory]:
     tokens, head = recipe.tokens, shape.vocab * shape.hidden
     shard = shape.parameters / recipe.shards
     state = 12 * shard  # fp32 master, AdamW's two moments
-    gradients = 4 * shard
+    # One rank casts nothing: its gradients stay bf16 as computed, unless micro-batches are added up.
+    alone = recipe.shards == 1
+    gradients = 2 * shape.parameters if alone and recipe.accumulation == 1 else 4 * shard
     earlier = _gradients_of_earlier_micro_batches(shape, recipe)
-    layers_gathered = shape.layers if not recipe.reshard_after_forward else min(2, shape.layers)
+    layers_gathered = min(2, shape.layers) if recipe.reshard_after_forward and not alone else shape.layers
     root, layer = 2 * shape.root_parameters, 2 * shape.layer_parameters
     gathered = root + layers_gathered * layer
     kept, whole_layer = _activations(shape, recipe)
     hidden = 2 * shape.hidden * tokens
-    chunk = min(tokens, LOSS_CHUNK_TOKENS) * shape.vocab * 2 * 2  # logits and their gradients, bf16
+    chunk = min(tokens, loss_chunk(tokens)) * shape.vocab * 2 * 2  # logits and their gradients, bf16
     # Two layers' gradients on their way: bf16 as computed, and the buffer that is reduced.
-    layer_reduction = 2 * (2 + recipe.reduce_bytes) * shape.layer_parameters
-    root_reduction = (2 + recipe.reduce_bytes) * shape.root_parameters
+    buffer = 0 if alone else recipe.reduce_bytes
+    layer_reduction = 2 * (2 + buffer) * shape.layer_parameters
+    root_reduction = (2 + buffer) * shape.root_parameters
     return [
         Memory(state, earlier, gathered, kept, 2 * hidden + 4 * head + chunk, 0, "in the loss"),
         Memory(state, earlier, gathered, kept, hidden + 2 * head, whole_layer + layer_reduction,
@@ -101,8 +111,13 @@ def _gradients_of_earlier_micro_batches(shape: ModelShape, recipe: Recipe) -> fl
 
 def _activations(shape: ModelShape, recipe: Recipe) -> tuple[float, float]:
     """Bytes kept for backward over all layers, and those that one layer needs while its backward runs."""
-    one = (shape.layer_activation_bytes if recipe.compiled else shape.eager_layer_activation_bytes) * recipe.tokens
-    gradients_of_one = 2 * recipe.tokens * (2 * shape.intermediate + 2 * shape.hidden)
+    if recipe.precision == "fp8":
+        a_token = shape.fp8_layer_activation_bytes
+    else:
+        a_token = shape.layer_activation_bytes if recipe.compiled else shape.eager_layer_activation_bytes
+    one = a_token * recipe.tokens
+    # gradients of gate, up and two residuals; the product and two norms' outputs once more
+    gradients_of_one = 2 * recipe.tokens * (3 * shape.intermediate + 4 * shape.hidden)
     if recipe.recompute == "none":
         return shape.layers * one, gradients_of_one
     return shape.layers * 2 * shape.hidden * recipe.tokens, one + gradients_of_one

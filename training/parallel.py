@@ -84,7 +84,7 @@ def build(
         weights.fill(layer)
         if precision == "fp8":
             fp8.use_fp8(layer)
-        _wrap_forward(layer, parallel, device, keeps_rng=uses_dropout(config))
+        _wrap_forward(layer, parallel, precision, device, keeps_rng=uses_dropout(config))
         shard(layer, reshard_after_forward=parallel.reshard_after_forward)
     # The root group holds all that is in no layer. Embedding and lm_head belong in one group: tied ones
     # cannot be split (torch >= 2.13 refuses). It stays gathered, for backward needs the head at once.
@@ -122,7 +122,9 @@ def _set_reduction(trained: nn.Module, mesh: DeviceMesh, reduces: bool) -> None:
         trained.set_requires_gradient_sync(reduces)
 
 
-def _wrap_forward(layer: nn.Module, parallel: ParallelConfig, device: torch.device, keeps_rng: bool) -> None:
+def _wrap_forward(
+    layer: nn.Module, parallel: ParallelConfig, precision: str, device: torch.device, keeps_rng: bool
+) -> None:
     """Compile a layer's forward, and recompute it in backward.
 
     The method is replaced and no module is wrapped: parameter names stay those of transformers, and the
@@ -132,8 +134,9 @@ def _wrap_forward(layer: nn.Module, parallel: ParallelConfig, device: torch.devi
     forward: Callable[..., Any] = layer.forward
     if parallel.compile and device.type == "cuda":
         # What costs no matrix product is computed again in backward (the MLP's gated product, the norms'
-        # outputs): a third of the activations, at no measured cost. 1.0 would keep them.
-        functorch_config.activation_memory_budget = 0.8
+        # outputs): a third of the activations, at no measured cost. In fp8 that would be the quantising too,
+        # which takes a tenth of a step; 1.0 keeps it.
+        functorch_config.activation_memory_budget = 1.0 if precision == "fp8" else 0.8
         forward = torch.compile(forward)
     if parallel.recompute == "layers":
         # keeping the random state makes the host wait for the GPU in each layer: only where dropout needs it

@@ -42,6 +42,7 @@ def recipe_of(training: TrainConfig, hardware: Hardware) -> Recipe:
         sequence=training.sequence_length,
         micro_batch=training.micro_batch,
         accumulation=training.accumulation,
+        precision=training.precision,
     )
 
 

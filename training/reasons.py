@@ -78,7 +78,7 @@ def _why_reduce(plan: Plan, other: Any) -> str:
     slower = 100 * (exact.time.seconds / short.time.seconds - 1)
     if plan.recipe.reduce_dtype == "fp32":
         return f"exact sums of gradients cost {slower:.0f} % of a step against bf16"
-    return f"fp32 would make this step {slower:.0f} % longer"
+    return f"fp32 would lengthen this step by {slower:.0f} %"
 
 
 def _why_recompute(plan: Plan, other: Any, hardware: Hardware) -> str:

@@ -105,16 +105,23 @@ class ModelShape:
     def layer_activation_bytes(self) -> int:
         """Bytes a token that one compiled layer keeps for its backward pass, in bf16.
 
-        The MLP's gate, up and product; input, both norms' outputs and the middle residual; q and the
-        attention's output; k and v, each as projected and as attended to.
+        The MLP's gate and up (or its one product); input and the middle residual; q, k, v and the attention's
+        output. What costs no matrix product is computed again (training/parallel.py).
         """
-        attention = 2 * self.heads * self.head_dim + 4 * self.kv_heads * self.head_dim
-        return 2 * (self.mlp_matrices * self.intermediate + 4 * self.hidden + attention)
+        attention = 2 * self.heads * self.head_dim + 2 * self.kv_heads * self.head_dim
+        return 2 * ((self.mlp_matrices - 1) * self.intermediate + 2 * self.hidden + attention)
+
+    @property
+    def fp8_layer_activation_bytes(self) -> int:
+        """The same with fp8 products: also their inputs, a byte each (what norms, attention and gate give)."""
+        return self.layer_activation_bytes + self.intermediate + 2 * self.hidden + self.heads * self.head_dim
 
     @property
     def eager_layer_activation_bytes(self) -> int:
-        """The same without compile: also the activation function's output, and both norms' inputs in fp32."""
-        return self.layer_activation_bytes + 2 * self.intermediate + 8 * self.hidden
+        """The same without compile: also the activation function's output and its product, k and v as projected,
+        and of both norms the output, and the input in fp32."""
+        again = 2 * self.intermediate + 4 * self.hidden + 4 * self.kv_heads * self.head_dim
+        return self.layer_activation_bytes + again + 2 * self.intermediate + 8 * self.hidden
 
 
 def known_shape(model: ModelConfig) -> ModelShape | None:

@@ -18,9 +18,14 @@ OVERLAP = 0.8
 """Share of the shorter of computation and communication that hides behind the longer: assumed."""
 EAGER_SLOWDOWN = 1.28
 """Matrix work without compiled layers against with: 406 to 316 ms at batch 8 on an H200 (measured)."""
-_SHARD_TRAFFIC = 40
-"""Bytes of memory traffic for each parameter of a shard in an optimizer step: AdamW reads weight, gradient and
-two moments and writes three (28); clipping reads gradients twice and writes them once (12)."""
+FP8_SPEEDUP = 1.36
+"""The layers' matrix work in bf16 against in fp8, quantising included: 30.3 to 22.3 ms for 2048 tokens of
+Qwen2.5-1.5B on an H200 (measured); assumed to hold for other GPUs with fp8 units."""
+_SHARD_TRAFFIC = 36
+"""Bytes of memory traffic for each parameter of a shard in an optimizer step: the norm reads gradients (4), AdamW
+reads weight, gradient and two moments, clips on the way and writes four (32)."""
+_LONE_TRAFFIC = 30
+"""The same on one rank, whose gradients are bf16 and whose bf16 copy AdamW writes (training/working.py)."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +130,7 @@ def _compute_seconds(shape: ModelShape, recipe: Recipe, hardware: Hardware) -> t
     """Matrix work of one micro-batch, forward and backward. The chunked loss takes its gradients in forward."""
     rate = hardware.peak_flops * hardware.achieved / (1 if recipe.compiled else EAGER_SLOWDOWN)
     layers = recipe.tokens * shape.layers * shape.layer_forward_flops(recipe.sequence)
+    layers /= FP8_SPEEDUP if recipe.precision == "fp8" else 1
     head = recipe.tokens * shape.head_flops
     times_backward = 3 if recipe.recompute == "layers" else 2
     return (layers + head) / rate, times_backward * layers / rate
@@ -132,6 +138,8 @@ def _compute_seconds(shape: ModelShape, recipe: Recipe, hardware: Hardware) -> t
 
 def _memory_seconds(shape: ModelShape, recipe: Recipe, hardware: Hardware) -> float:
     """Optimizer, clipping, and the copies around collectives: bound by memory bandwidth, beside nothing."""
+    if recipe.shards == 1:
+        return _LONE_TRAFFIC * shape.parameters / hardware.memory_rate
     shard = shape.parameters / recipe.shards
     gathers = 2 if recipe.reshard_after_forward else 1
     # A gather casts the fp32 shard to bf16 (6 bytes) and copies the whole out (4); a reduction packs bf16

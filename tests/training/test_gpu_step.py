@@ -5,7 +5,6 @@ import ranks
 import torch
 import torch.distributed as dist
 from sharded_cases import batches, build, training, whole
-from torch.distributed.tensor import distribute_tensor
 
 from training import model, parallel, step
 
@@ -23,8 +22,7 @@ def test_compiled_steps_on_a_gpu_are_those_of_the_cpu(recompute, monkeypatch):
         device = torch.device("cuda", 0)
         mesh = parallel.make_mesh(config.parallel, 1, 1, "cuda")
         trained = parallel.build(model.read_config(config.model), config.parallel, mesh, device, seed=config.seed)
-        start = {name: distribute_tensor(value.to(device), mesh) for name, value in whole(on_cpu[0]).items()}
-        trained.model.load_state_dict(start)
+        trained.model.load_state_dict(whole(on_cpu[0]))
         optimizer = step.make_optimizer(trained, config.optimizer)
         for number in (1, 2, 3):
             named = {"learning_rate": 1e-2, "clip_norm": 1.0}

@@ -1,0 +1,245 @@
+"""The mathematics unchanged: this trainer against a plain Hugging Face loop, on real text.
+
+    python benchmarks/parity.py [--out FILE.json]
+
+200 optimizer steps of Qwen2.5-1.5B's shape from the same random weights on the same text (sources of Python's
+standard library), each recipe in a process of its own: the plain loop (eager transformers model, fp32 weights, bf16
+autocast, AdamW, logits in full), this trainer in bf16, and in fp8. Then the gradients of one step, all three
+against fp64. Prints two Markdown tables. Needs a CUDA GPU of 80 GB, torch and transformers; no Ray.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.throughput import ARCHITECTURE, SEED, SEQUENCE, hf_model  # noqa: E402
+
+STEPS, BATCH, SMOOTHED, VOCABULARY = 200, 2, 20, 16384
+GRADIENT_TOKENS = 1024
+RECIPES = ("plain", "ours-bf16", "ours-fp8")
+
+
+def optimizer_config() -> Any:
+    """Of all recipes."""
+    from training.config import OptimizerConfig
+
+    return OptimizerConfig(learning_rate=3e-4, warmup_steps=20, weight_decay=0.1, clip_norm=1.0)
+
+
+def text_tokens() -> Any:
+    """[STEPS, BATCH, SEQUENCE + 1] token ids of the standard library's sources, cut into sequences and shuffled."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    files = sorted(Path(sysconfig.get_paths()["stdlib"]).rglob("*.py"))
+    texts = [f.read_text(errors="ignore") for f in files if not {"site-packages", "test"} & set(f.parts)]
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.train_from_iterator(texts[::5], trainers.BpeTrainer(
+        vocab_size=VOCABULARY, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    ids = itertools.chain.from_iterable(encoded.ids for encoded in bpe.encode_batch(texts))
+    needed = STEPS * BATCH * (SEQUENCE + 1)
+    found = list(itertools.islice(ids, needed))
+    turns = -(-needed // len(found))  # a small library is read again
+    sequences = torch.tensor((found * turns)[:needed]).view(STEPS * BATCH, SEQUENCE + 1)
+    order = torch.randperm(len(sequences), generator=torch.Generator().manual_seed(SEED))
+    return sequences[order].view(STEPS, BATCH, SEQUENCE + 1)
+
+
+def ours(precision: str) -> tuple[Any, Any, Any]:
+    """This trainer: model, optimizer, mesh."""
+    import torch
+
+    from training import model, parallel, step
+    from training.config import ModelConfig, ParallelConfig
+
+    config = ParallelConfig(sharding="full", recompute="none", reshard_after_forward=False, reduce_dtype="fp32")
+    mesh = parallel.make_mesh(config, 1, 1, "cuda")
+    shape = model.read_config(ModelConfig(weights="random", architecture=ARCHITECTURE))
+    trained = parallel.build(shape, config, mesh, torch.device("cuda", 0), seed=SEED, precision=precision)
+    return trained, step.make_optimizer(trained, optimizer_config()), mesh
+
+
+def plain() -> Any:
+    """The transformers model with the weights that this trainer would start from."""
+    import torch
+
+    state = ours("bf16")[0].model.state_dict()
+    model = hf_model(torch.float32)
+    model.load_state_dict(state)
+    return model
+
+
+def losses(recipe: str, ids: Any) -> list[float]:
+    """Loss of each step."""
+    from training.step import learning_rate
+
+    config, found = optimizer_config(), []
+    run = plain_step() if recipe == "plain" else our_step(recipe.removeprefix("ours-"))
+    for number, batch in enumerate(ids, 1):
+        found.append(run(batch.cuda(), learning_rate(config, number, STEPS)))
+    return [float(loss) for loss in found]
+
+
+def our_step(precision: str) -> Any:
+    """One step of this trainer on [BATCH, SEQUENCE + 1] ids."""
+    from training import step
+
+    trained, optimizer, mesh = ours(precision)
+
+    def run(ids: Any, rate: float) -> Any:
+        pair = (ids[:, :-1].contiguous(), ids[:, 1:].contiguous())
+        return step.train_step(trained, optimizer, mesh, [pair], learning_rate=rate, clip_norm=1.0)[0]
+
+    return run
+
+
+def plain_step() -> Any:
+    """The same step as anyone would write it."""
+    import torch
+    from torch.nn import functional as F
+
+    model, c = plain(), optimizer_config()
+    groups = [{"params": [p for p in model.parameters() if p.ndim >= 2], "weight_decay": c.weight_decay},
+              {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=c.learning_rate, betas=(c.beta1, c.beta2))
+
+    def run(ids: Any, rate: float) -> Any:
+        with torch.autocast("cuda", torch.bfloat16):
+            logits = model(input_ids=ids[:, :-1]).logits
+        loss = F.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), c.clip_norm)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return run
+
+
+def gradient_errors(ids: Any) -> dict[str, dict[str, float]]:
+    """Relative error of one step's gradients against fp64, by recipe: over all weights, and of the worst one."""
+    import torch
+    from torch.nn import functional as F
+
+    x, y = ids[:, :GRADIENT_TOKENS], ids[:, 1:GRADIENT_TOKENS + 1]
+
+    def of_model(model: Any, autocast: bool) -> dict[str, Any]:
+        with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
+            logits = model(input_ids=x).logits
+        logits = logits.float() if autocast else logits
+        F.cross_entropy(logits.flatten(0, 1), y.flatten()).backward()
+        return {name: p.grad.double().cpu() for name, p in model.named_parameters()}
+
+    def of_ours(precision: str) -> dict[str, Any]:
+        trained, _, _ = ours(precision)
+        assert trained.working
+        with trained.working.in_place():
+            (trained(x.contiguous(), y.contiguous()) / y.numel()).backward()
+        trained.working.keep_gradients()
+        return {name: p.grad.double().cpu() for name, p in trained.model.named_parameters()}
+
+    def norm(tensors: Any) -> Any:
+        return torch.stack([t.norm() for t in tensors]).norm()
+
+    exact = of_model(plain().double(), autocast=False)
+    whole = norm(exact.values())
+    found = {}
+    for recipe in RECIPES:
+        torch.cuda.empty_cache()
+        grads = of_model(plain(), autocast=True) if recipe == "plain" else of_ours(recipe.removeprefix("ours-"))
+        off = {name: (grads[name] - right).norm() for name, right in exact.items()}
+        large = [name for name, right in exact.items() if right.norm() > 1e-3 * whole]
+        found[recipe] = {
+            "all": float(norm(off.values()) / whole),
+            "worst": float(max(off[name] / exact[name].norm() for name in large)),
+        }
+    return found
+
+
+def run_one(recipe: str, tokens: str) -> dict[str, Any]:
+    """One recipe, or the gradients, in this process; `tokens`: the file of text_tokens."""
+    import torch
+    import torch.distributed as dist
+
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29532", RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
+    torch.cuda.set_device(0)
+    dist.init_process_group("nccl")
+    ids, started = torch.load(tokens), time.perf_counter()
+    if recipe == "gradients":
+        return {"recipe": recipe, "errors": gradient_errors(ids[0, :1].cuda())}
+    return {"recipe": recipe, "losses": losses(recipe, ids), "seconds": time.perf_counter() - started,
+            "device": torch.cuda.get_device_name(), "torch": torch.__version__}
+
+
+def run_all(tokens: str) -> dict[str, dict[str, Any]]:
+    """All recipes and the gradients, each in a fresh process, on the same tokens."""
+    import torch
+
+    torch.save(text_tokens(), tokens)
+    results = {}
+    for recipe in (*RECIPES, "gradients"):
+        done = subprocess.run([sys.executable, __file__, "--one", recipe, tokens], capture_output=True, text=True,
+                              timeout=400)
+        lines = [line for line in done.stdout.splitlines() if line.startswith('{"recipe"')]
+        if not lines:
+            sys.exit(f"{recipe}: {done.stderr[-2000:]}")
+        results[recipe] = json.loads(lines[-1])
+        print(recipe, results[recipe].get("seconds"), file=sys.stderr, flush=True)
+    return results
+
+
+def smoothed(values: list[float]) -> list[float]:
+    """Means of SMOOTHED steps in a row."""
+    return [sum(values[i - SMOOTHED:i]) / SMOOTHED for i in range(SMOOTHED, len(values) + 1)]
+
+
+def tables(results: dict[str, dict[str, Any]]) -> str:
+    """Markdown."""
+    reference = smoothed(results["plain"]["losses"])
+    lines = ["| recipe | loss at 1 | at 50 | at 100 | at 200 (smoothed) | largest difference of smoothed curves |",
+             "|---|---|---|---|---|---|"]
+    for recipe in RECIPES:
+        raw = results[recipe]["losses"]
+        curve = smoothed(raw)
+        off = max(abs(a / b - 1) for a, b in zip(curve, reference, strict=True))
+        lines.append(f"| {recipe} | {raw[0]:.4f} | {raw[49]:.4f} | {raw[99]:.4f} | {curve[-1]:.4f} | {off:.3%} |")
+    lines += ["", "| gradients of one step against fp64 | error over all weights | worst weight |", "|---|---|---|"]
+    for recipe, error in results["gradients"]["errors"].items():
+        lines.append(f"| {recipe} | {error['all']:.2%} | {error['worst']:.2%} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Parse the command line and run."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--out", type=Path, help="write all losses to this JSON file")
+    parser.add_argument("--one", nargs=2, metavar=("RECIPE", "TOKENS"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        print(json.dumps(run_one(*arguments.one)))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        results = run_all(f"{folder}/tokens.pt")
+    if arguments.out:
+        arguments.out.write_text(json.dumps(results) + "\n")
+    print(tables(results))
+
+
+if __name__ == "__main__":
+    main()
