@@ -133,4 +133,4 @@ def _tell(result: RunResult, screen: Screen) -> None:
     screen.line(f"{result.label}: {result.tokens_per_second:,.0f} tokens/s, {result.steps_per_second:.4g} steps/s, "
                 f"transport {result.verdict}")
     if result.problem:
-        screen.line(f"{result.label}: NO COMPARISON: {result.problem}")
+        screen.line(f"{result.label}: INVALID: {result.problem}")

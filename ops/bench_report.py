@@ -40,7 +40,7 @@ def result_lines(comparison: Comparison, out: Path) -> list[str]:
     ratio, low, high = comparison.ratio()
     first, second = (wire.title for wire in comparison.wires)
     lines = [f"{first} / {second}: {ratio:.2f}x tokens/s (any two runs: {low:.2f}x to {high:.2f}x)"]
-    lines += [f"NO COMPARISON: {problem}" for problem in comparison.problems]
+    lines += [f"INVALID: {problem}" for problem in comparison.problems]
     return [*lines, published(), f"report: {out / 'report.html'}"]
 
 
@@ -88,7 +88,7 @@ def _verdicts(comparison: Comparison) -> str:
     if not comparison.problems:
         return '<p class="good">Every run went over the wire that it should.</p>'
     listed = "".join(f"<li>{escape(problem)}</li>" for problem in comparison.problems)
-    return f'<p class="bad status">No comparison of the two wires:</p><ul>{listed}</ul>'
+    return f'<p class="bad status">Invalid as a comparison of the two wires:</p><ul>{listed}</ul>'
 
 
 def _figures(comparison: Comparison) -> str:
@@ -123,11 +123,11 @@ def _steps_chart(comparison: Comparison, warm_up: int) -> str:
     """A line a run, so that a drift or a stall is seen."""
     with figure_for_page("bench-steps") as figure:
         axes = figure.add_subplot()
-        for wire, colour in zip(comparison.wires, (LINE, TEXT), strict=True):
+        for wire, colour, dash in zip(comparison.wires, (LINE, TEXT), ("-", "--"), strict=True):
             for number, run in enumerate(comparison.of(wire)):
                 steps = range(warm_up + 1, warm_up + 1 + len(run.tokens))
-                axes.plot(steps, run.tokens, color=colour, linewidth=1.3, label=wire.title if number == 0 else None,
-                          marker="o" if len(run.tokens) < 3 else None)
+                axes.plot(steps, run.tokens, color=colour, linestyle=dash, linewidth=1.3,
+                          label=wire.title if number == 0 else None, marker="o" if len(run.tokens) < 3 else None)
         axes.set_xlabel(f"optimizer step (the first {warm_up} do not count)")
         axes.set_ylabel("tokens/s, all workers")
         axes.set_ylim(bottom=0)

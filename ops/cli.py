@@ -94,8 +94,8 @@ def bench(
     bench.json, report.html and every run in the results folder; if it is interrupted, its RayJob is deleted,
     and the same command goes on.
 
-    Exit codes: 0 compared, 1 a run failed, 2 nothing to compare or a wrong option, 3 no comparison: a run went
-    over the wrong transport, 130 stopped by Ctrl-C, 143 by SIGTERM.
+    Exit codes: 0 compared, 1 a run failed, 2 nothing to compare or a wrong option, 3 compared, but invalid: a
+    run went over the wrong transport, 130 stopped by Ctrl-C, 143 by SIGTERM.
     """
     from ops.bench import Request, bench, rehearse_bench
     from ops.bench_job import Shape

@@ -101,9 +101,9 @@ def test_a_user_who_may_not_create_jobs_is_told_so(app, capsys):
 def test_a_run_over_the_wrong_wire_is_no_comparison(app, capsys):
     app.verdicts["efa"] = "tcp"
     assert app.bench() == 3
-    assert "NO COMPARISON: run efa-1 went over 'tcp' where 'efa' was wanted" in capsys.readouterr().out
+    assert "INVALID: run efa-1 went over 'tcp' where 'efa' was wanted" in capsys.readouterr().out
     assert app.record()["result"]["valid"] is False
-    assert "No comparison" in (app.folder / "out" / "report.html").read_text()
+    assert "Invalid as a comparison" in (app.folder / "out" / "report.html").read_text()
 
 
 def test_a_failing_run_says_why_and_is_deleted(app, capsys):
