@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from ops.errors import CommandError, StoppedError
+from ops.errors import CommandError, NothingToDoError, StoppedError
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown",
@@ -46,6 +46,39 @@ def plan(
     wanted = Wanted(read_context(context or []), compare, "live" if live else "file",
                     "json" if as_json else "screen")
     raise typer.Exit(run(wanted, Console(), Console(stderr=True)))
+
+
+@app.command(epilog="Example: eagleray preflight --regions us-east-2,us-west-2 --probe")
+def preflight(
+    context: Annotated[list[str] | None, typer.Option("-c", "--context", metavar="KEY=VALUE", help=
+        "config=NAME or file, set=path=value,…: as for cdk, and by default what cdk would take.")] = None,
+    regions: Annotated[str | None, typer.Option(metavar="A,B,…", help="Rank these regions and zones.")] = None,
+    all_regions: Annotated[bool, typer.Option("--all-regions", help="Rank every region with EKS.")] = False,
+    azs: Annotated[str | None, typer.Option(metavar="A,B,…", help=
+        "Only these zones, by name (us-east-2a) or id (use2-az1).")] = None,
+    probe: Annotated[bool, typer.Option("--probe", help=
+        "Reserve the GPU nodes and cancel that at once, to know whether they are free now. Asks first.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Probe without asking.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Ask AWS what a deployment would meet: quota, zones, capacity, reservations, roles, images. Changes nothing.
+
+    Each failure comes with the command that mends it. What the credentials may not ask is "unknown", and the
+    other checks go on. Only --probe makes anything: a reservation that is cancelled within seconds, also after
+    Ctrl-C, and that EC2 would end by itself.
+
+    Exit codes: 0 ready, 1 something fails, 2 wrong input or no usable credentials, 3 nothing fails but something
+    is unknown, 130 stopped by Ctrl-C, 143 by SIGTERM.
+    """
+    from ops.context import read_context
+    from ops.preflight.command import Wanted, listed, run
+
+    if yes and not probe:
+        raise NothingToDoError("--yes answers the question of --probe; add --probe, or leave --yes out")
+    wanted = Wanted(
+        read_context(context or []), listed(regions), listed(azs), all_regions,
+        "no" if not probe else "yes" if yes else "ask", "json" if as_json else "screen")
+    raise typer.Exit(run(wanted, Console(), confirm=lambda question: typer.confirm(question, err=True)))
 
 
 @app.command(epilog="Example: eagleray rehearse --steps 20 --out out/short")

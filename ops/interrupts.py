@@ -48,6 +48,16 @@ class Interrupts:
 
 
 @contextmanager
+def held_back() -> Iterator[None]:
+    """Signals wait until the block is through. Main thread only."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
 def interrupts() -> Iterator[Interrupts]:
     """Signals raise once; a second one does not disturb the clean-up of the first. Main thread only.
 
