@@ -48,6 +48,37 @@ def plan(
     raise typer.Exit(run(wanted, Console(), Console(stderr=True)))
 
 
+catalog_app = typer.Typer(no_args_is_help=True, help="The data files about what AWS sells, from AWS's own answers.")
+app.add_typer(catalog_app, name="catalog")
+
+
+@catalog_app.command("add", epilog="Example: eagleray catalog add g7e.12xlarge --region us-west-2")
+def catalog_add(
+    instance_type: Annotated[str, typer.Argument(help="Instance type, such as g7e.12xlarge.")],
+    region: Annotated[str, typer.Option(help="Where to ask.")] = "us-east-2",
+) -> None:
+    """Write a new instance type into the catalog, from EC2's DescribeInstanceTypes; needs credentials.
+
+    Exit codes: 0 added, 1 AWS did not answer, 2 no such type, one that cannot train, or no credentials.
+    """
+    from ops.catalog_command import add_type
+
+    for line in add_type(instance_type, region):
+        typer.echo(line)
+
+
+@catalog_app.command("prices", epilog="Example: eagleray catalog prices us-east-2 us-west-2")
+def catalog_prices(regions: Annotated[list[str], typer.Argument(help="Regions to ask the prices of.")]) -> None:
+    """Write today's on-demand prices of the catalog's types into prices.json; needs credentials.
+
+    Exit codes: 0 written, 1 AWS did not answer, 2 a region without EKS, or no credentials.
+    """
+    from ops.catalog_command import update_prices
+
+    for line in update_prices(regions):
+        typer.echo(line)
+
+
 @app.command(epilog="Example: eagleray preflight --regions us-east-2,us-west-2 --probe")
 def preflight(
     context: Annotated[list[str] | None, typer.Option("-c", "--context", metavar="KEY=VALUE", help=

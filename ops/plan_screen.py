@@ -146,7 +146,7 @@ def show_side_by_side(plans: Sequence[Plan], console: Console) -> None:
         for warning in plan.warnings:
             console.print(f"[yellow]warning[/] {escape(plan.label)}: {escape(warning)}", highlight=False)
     lengths = {p.prediction.steps * p.prediction.tokens_per_step for p in plans if p.prediction}
-    if len(lengths) > 1:
+    if lengths and max(lengths) > 1.01 * min(lengths):  # runs of as many tokens differ by a part of a step
         console.print("the runs differ in tokens: compare them by 10^9 tokens, or say their length with "
                       "-c set=training.tokens=1e9", highlight=False)
 
