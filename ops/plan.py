@@ -87,7 +87,7 @@ def make_plan(label: str, settings: Settings, prices: Prices) -> Plan:
     hourly = _sum(costs)
     fits, problem, prediction, reasons = _predict(settings, hourly)
     return Plan(label, settings, fits, problem, _gpu_quota(settings), _system_quota(settings), costs, hourly,
-                prediction, reasons, _warnings(settings, prediction))
+                prediction, reasons, (*_deadline(settings, prediction), *_reservation(settings, costs[0])))
 
 
 def _predict(settings: Settings, hourly: Figure) -> tuple[bool | None, str, Prediction | None, tuple[str, ...]]:
@@ -194,7 +194,17 @@ def _system_quota(settings: Settings) -> Quota:
     return Quota(quota.code, quota.name, node.vcpu * settings.system.nodes)
 
 
-def _warnings(settings: Settings, prediction: Prediction | None) -> tuple[str, ...]:
+def _reservation(settings: Settings, nodes: Cost) -> tuple[str, ...]:
+    """A reservation that the deployment makes is paid for whether its nodes run or not."""
+    capacity = settings.gpu.capacity
+    if capacity.kind != "reserve":
+        return ()
+    hours = capacity.hours + 1  # it ends on a full hour
+    most = "" if nodes.each.value is None else f", ${nodes.count * nodes.each.value * hours:,.2f} for its nodes alone"
+    return (f"the reservation bills for up to {hours} hours (gpu.capacity.hours){most}, also while no node runs",)
+
+
+def _deadline(settings: Settings, prediction: Prediction | None) -> tuple[str, ...]:
     if prediction is None or prediction.hours.value is None:
         return ()
     hours, limit = prediction.hours.value, settings.ray.run_hours

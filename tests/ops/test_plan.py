@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from fake_aws import FakeAws, RefusedError
 from rich.console import Console
 
+from eagleray import catalog
+from ops import cli
 from ops.context import Context, read_context
 from ops.errors import NothingToDoError
 from ops.plan import make_plan
 from ops.plan_command import Wanted, run
-from ops.prices import read_prices
+from ops.prices import Price, Prices, read_prices
 from settings import load_settings
 from training import topology
 from training.hardware import hardware_of
@@ -111,6 +114,95 @@ def test_a_comparison_in_which_something_fits_is_no_failure():
 def test_bad_input_is_one_clear_error(written, message, tmp_path):
     with pytest.raises(NothingToDoError, match=message):
         read_context(written, tmp_path).settings()
+
+
+def test_what_the_command_line_leaves_out_is_what_cdk_would_take(tmp_path):
+    (tmp_path / "cdk.json").write_text(json.dumps({"context": {"config": "h100", "set": "gpu.nodes=3"}}))
+    assert read_context([], tmp_path) == Context("h100", "gpu.nodes=3")
+    assert read_context(["set=gpu.nodes=4"], tmp_path) == Context("h100", "gpu.nodes=4")
+    (tmp_path / "cdk.json").write_text("{")
+    with pytest.raises(NothingToDoError, match=r"cdk\.json: not readable as JSON"):
+        read_context([], tmp_path)
+
+
+@pytest.mark.parametrize(("arguments", "code", "said"), [
+    (["-c", "config=l4", "-c", "set=gpu.nodes=3", "--json"], 0, ""),
+    (["-c", "set=training.micro_batch=500"], 1, ""),
+    (["-c", "set=gpu.nodes=0"], 2, "set=gpu.nodes=0: gpu.nodes = 0: must be 1 or more"),
+    (["--compare", ","], 2, "--compare: name configs or instance types"),
+])
+def test_the_exit_code_is_for_scripts(monkeypatch, capsys, arguments, code, said):
+    monkeypatch.setattr(sys, "argv", ["eagleray", "plan", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert (stop.value.code or 0) == code
+    assert said in capsys.readouterr().err
+
+
+def test_without_an_answer_the_live_prices_are_those_of_the_file(monkeypatch):
+    class NoAnswer(FakeAws):
+        def __init__(self):
+            super().__init__({"api.pricing.GetProducts": RefusedError("ExpiredTokenException")})
+
+    monkeypatch.setattr("ops.aws.Aws", NoAnswer)
+    shown, errors = io.StringIO(), io.StringIO()
+    wanted = Wanted(Context(), None, "live", "screen")
+    assert run(wanted, Console(file=shown, width=200), Console(file=errors, width=200)) == 0
+    assert "no live prices: the AWS credentials have expired" in errors.getvalue()
+    assert "$9.55" in shown.getvalue()
+
+
+def test_a_live_price_wins_and_says_when_it_was_asked():
+    live = {("us-east-2", "g6.12xlarge"): Price(5.0, "AWS Price List API", "2026-12-02")}
+    plan = make_plan("l4", load_settings("l4"), Prices(read_prices().data, live))
+    assert plan.costs[0].each.value == 5.0
+    assert plan.costs[0].each.note == "2026-12-02: AWS Price List API"
+    assert plan.dollars_per_hour.value == pytest.approx(10.3466)
+
+
+def test_a_run_that_the_deadline_will_cut_off_is_warned_of():
+    settings = load_settings("l4", "training.tokens=1e10")
+    (warning,) = make_plan("l4", settings, read_prices()).warnings
+    assert "ray.run_hours" in warning
+    enough = int(warning.split("ray.run_hours=")[1].split(",")[0])
+    assert not make_plan("l4", load_settings("l4", f"training.tokens=1e10,ray.run_hours={enough}"),
+                         read_prices()).warnings
+
+
+def test_a_model_of_unknown_size_gets_its_price_and_no_made_up_speed():
+    data = as_data(overrides="training.model.name=someone/else")
+    assert (data["fits"], data["training"]) == (None, None)
+    assert data["dollars_per_hour"]["value"] == pytest.approx(9.55, abs=0.01)
+    assert "training.model.name someone/else" in planned(overrides="training.model.name=someone/else")
+
+
+@pytest.mark.parametrize(("capacity", "code", "vcpu", "known"), [
+    ("kind=spot", "L-3819A6DF", 96, False),
+    ("kind=reserve,gpu.capacity.hours=5", "L-DB2E81BA", 96, True),
+    ("kind=reservation,gpu.capacity.id=cr-0123456789abcdef0", "L-DB2E81BA", 96, True),
+    ("kind=capacity-block,gpu.instance_type=p5.48xlarge,gpu.capacity.id=cr-0123456789abcdef0", None, None, False),
+])
+def test_quota_and_price_are_those_of_the_kind_of_capacity(capacity, code, vcpu, known):
+    plan = make_plan("l4", load_settings("l4", f"gpu.capacity.{capacity}"), read_prices())
+    assert (plan.gpu_quota and plan.gpu_quota.code, plan.gpu_quota and plan.gpu_quota.vcpu) == (code, vcpu)
+    assert (plan.dollars_per_hour.value is not None) == known
+    if not known:
+        assert "spot prices change" in plan.dollars_per_hour.note or "paid as a whole" in plan.dollars_per_hour.note
+
+
+def test_a_reservation_says_what_it_bills_at_most():
+    plan = make_plan("l4", load_settings("l4", "gpu.capacity.kind=reserve,gpu.capacity.hours=5"), read_prices())
+    assert "up to 6 hours (gpu.capacity.hours), $55.22 for its nodes alone" in plan.warnings[0]
+
+
+def test_every_type_has_a_plan():
+    for name in catalog.efa_gpu_types():
+        plan = make_plan(name, load_settings("l4", f"gpu.instance_type={name}"), read_prices())
+        assert plan.fits is not None, plan.problem
+        assert plan.gpu_quota
+        assert plan.gpu_quota.code
+        known = plan.dollars_per_hour.value is not None
+        assert known or plan.costs[0].each.note
 
 
 def test_an_unknown_thing_to_compare_is_named():
