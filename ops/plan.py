@@ -200,8 +200,9 @@ def _reservation(settings: Settings, nodes: Cost) -> tuple[str, ...]:
     if capacity.kind != "reserve":
         return ()
     hours = capacity.hours + 1  # it ends on a full hour
-    most = "" if nodes.each.value is None else f", ${nodes.count * nodes.each.value * hours:,.2f} for its nodes alone"
-    return (f"the reservation bills for up to {hours} hours (gpu.capacity.hours){most}, also while no node runs",)
+    most = nodes.each.times(nodes.count * hours).value
+    dollars = "" if most is None else f", ${most:,.2f} for its nodes alone"
+    return (f"the reservation bills for up to {hours} hours (gpu.capacity.hours){dollars}, also while no node runs",)
 
 
 def _deadline(settings: Settings, prediction: Prediction | None) -> tuple[str, ...]:
