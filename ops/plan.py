@@ -201,8 +201,8 @@ def _reservation(settings: Settings, nodes: Cost) -> tuple[str, ...]:
         return ()
     hours = capacity.hours + 1  # it ends on a full hour
     most = nodes.each.times(nodes.count * hours).value
-    dollars = "" if most is None else f", ${most:,.2f} for its nodes alone"
-    return (f"the reservation bills for up to {hours} hours (gpu.capacity.hours){dollars}, also while no node runs",)
+    spent = "" if most is None else f", ${most:,.2f} for its nodes alone"
+    return (f"the reservation bills for up to {hours} hours (gpu.capacity.hours){spent}, also while no node runs",)
 
 
 def _deadline(settings: Settings, prediction: Prediction | None) -> tuple[str, ...]:
