@@ -52,6 +52,12 @@ def test_no_line_is_wider_than_the_screen(width):
         assert max(map(len, text.splitlines())) <= width
 
 
+def test_the_readme_shows_what_the_command_shows():
+    today = planned(overrides="training.tokens=1e9", compare="l4,h100,g6e", width=80)
+    lines = [line.rstrip() for line in today.rstrip().splitlines()]
+    assert "\n".join(lines) in (ROOT / "README.md").read_text(), f"put this into the README:\n{today}"
+
+
 def test_its_speed_is_that_of_the_plan_the_job_will_choose():
     job = load_settings("h100").train_job("s3://b/runs")
     shape, hardware = known_shape(job.training.model), hardware_of(job.placement)
