@@ -30,6 +30,9 @@ def show(plan: Plan, console: Console) -> None:
         console.print(_reasons(plan.reasons), highlight=False)
     for warning in plan.warnings:
         console.print(f"[yellow]warning[/]: {escape(warning)}", highlight=False)
+    if plan.fits:
+        console.print("\n[dim]Next: eagleray preflight asks AWS whether your account can have these nodes.[/]",
+                      highlight=False)
 
 
 def _model(model: ModelConfig) -> str:

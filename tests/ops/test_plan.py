@@ -145,6 +145,16 @@ def test_the_exit_code_is_for_scripts(monkeypatch, capsys, arguments, code, said
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", [["plan"], ["catalog", "add"], ["catalog", "prices"]])
+def test_help_has_an_example_and_the_exit_codes(monkeypatch, capsys, command):
+    monkeypatch.setattr(sys, "argv", ["eagleray", *command, "--help"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    shown = capsys.readouterr().out
+    assert f"Example: eagleray {' '.join(command)}" in shown
+    assert "Exit codes" in shown
+
+
 def test_without_an_answer_the_live_prices_are_those_of_the_file(monkeypatch):
     class NoAnswer(FakeAws):
         def __init__(self):
