@@ -70,13 +70,15 @@ class RegionReport:
 class Survey:
     """The reports of all regions asked, and the zones to deploy to, both best first.
 
-    `deciding` names the zone whose state is the verdict; None: the best one's.
+    `shared` are the findings that hold in every region and are in each report too. `deciding` names the zone
+    whose state is the verdict; None: the best one's.
     """
 
     account: str
     arn: str
     reports: tuple[RegionReport, ...]
     candidates: tuple[Candidate, ...]
+    shared: tuple[Finding, ...] = ()
     deciding: str | None = None
 
     @property

@@ -13,36 +13,47 @@ from ops.preflight.report import Candidate, RegionReport, Survey
 
 _COLOUR: dict[Status, str] = {"ok": "green", "note": "cyan", "unknown": "yellow", "failed": "red"}
 _READY: dict[Status, str] = {"ok": "ready", "note": "ready", "unknown": "open", "failed": "no"}
+_CHECK_WIDTH = 11
 _INDENT = " " * 22
-# With more regions than this, a region is one line and only its obstacles are told.
+# With more regions than this, a region is told in a line or two.
 _IN_FULL = 2
+_LISTED = 6
 
 
 def show_survey(console: Console, survey: Survey, needs: str) -> None:
     """Print it; `needs` says what was asked for, such as `2 x g6.12xlarge (on-demand), 1 x m7i.xlarge`."""
     console.print(f"[bold]{escape(needs)}[/] in account {survey.account}", highlight=False, soft_wrap=True)
+    for finding in survey.shared:
+        show_finding(console, finding)
     in_full = len(survey.reports) <= _IN_FULL
     for report in survey.reports:
-        _region(console, report, in_full)
+        (_region if in_full else _region_in_short)(console, report, survey.shared)
     console.print()
     for line in verdict_lines(survey):
         console.print(escape(line), highlight=False, soft_wrap=True)
 
 
-def _region(console: Console, report: RegionReport, in_full: bool) -> None:
+def _region(console: Console, report: RegionReport, shared: Sequence[Finding]) -> None:
     console.print(f"\n[bold]{report.region}[/]", highlight=False)
     for finding in report.findings:
-        if _is_shown(finding, in_full):
+        # What hinders one zone is told beside the zone, what is in order there is not told.
+        if finding not in shared and (finding.zone is None or finding.status == "note"):
             show_finding(console, finding)
     for candidate in report.candidates():
         _zone(console, report, candidate)
 
 
-def _is_shown(finding: Finding, in_full: bool) -> bool:
-    """What hinders one zone is told beside the zone."""
-    if finding.status in ("failed", "unknown"):
-        return finding.zone is None
-    return in_full and (finding.zone is None or finding.status == "note")
+def _region_in_short(console: Console, report: RegionReport, shared: Sequence[Finding]) -> None:
+    """Its ready zones, or what all of them lack."""
+    found = report.candidates()
+    status = found[0].status if found else "failed"
+    zones = [c.zone for c in found if c.status == status]
+    obstacles = [f for f in report.findings
+                 if f.status == status and f not in shared and f.zone in (None, *zones[:1])]
+    text = ", ".join(zones) if status == "ok" else "; ".join(f"{f.check}: {f.text}" for f in obstacles)
+    _columns(console, status, _READY[status], text, report.region)
+    for finding in obstacles if status == "failed" else ():
+        _fix(console, finding)
 
 
 def _zone(console: Console, report: RegionReport, candidate: Candidate) -> None:
@@ -67,9 +78,10 @@ def show_finding(console: Console, finding: Finding) -> None:
 
 
 def _columns(console: Console, status: Status, word: str, text: str, check: str) -> None:
-    width = max(console.width - len(_INDENT), 30)
+    width = max(console.width - len(_INDENT) - max(len(check) + 1 - _CHECK_WIDTH, 0), 30)
     first, *rest = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
-    console.print(f"  [{_COLOUR[status]}]{word:<8}[/] {check:<11}{escape(first)}", highlight=False, soft_wrap=True)
+    check = f"{check} " if len(check) >= _CHECK_WIDTH else f"{check:<{_CHECK_WIDTH}}"
+    console.print(f"  [{_COLOUR[status]}]{word:<8}[/] {check}{escape(first)}", highlight=False, soft_wrap=True)
     for line in rest:
         console.print(_INDENT + escape(line), highlight=False, soft_wrap=True)
 
@@ -96,4 +108,5 @@ def verdict_lines(survey: Survey) -> list[str]:
 
 
 def _listed(candidates: Sequence[Candidate]) -> str:
-    return ", ".join(c.zone for c in candidates)
+    more = len(candidates) - _LISTED
+    return ", ".join(c.zone for c in candidates[:_LISTED]) + (f" and {more} more" if more > 0 else "")

@@ -88,7 +88,7 @@ def survey(aws: Aws, settings: Settings, request: Request) -> Survey:
         reports.append(RegionReport(region.name, findings, tuple(zones), tuple(wanted[region.name])))
     asked_first = sorted(reports, key=lambda r: request.regions.index(r.region))
     order, candidates = ranked(asked_first, settings.network.second_zone)
-    return Survey(who.account, who.arn, tuple(order), tuple(candidates), request.deciding)
+    return Survey(who.account, who.arn, tuple(order), tuple(candidates), tuple(shared), request.deciding)
 
 
 def _zones(region: Region) -> tuple[list[Zone], list[Finding]]:

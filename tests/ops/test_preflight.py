@@ -193,6 +193,19 @@ def test_regions_and_zones_come_ready_ones_first():
     assert [c["status"] for c in told["candidates"]] == ["ok"] * 3 + ["failed"] * 3
 
 
+def test_every_region_is_a_line_or_two_and_what_holds_everywhere_is_told_once():
+    def bootstrapped(region, _):
+        return {"Parameter": {"Value": "30"}} if region == "eu-west-1" else RefusedError("ParameterNotFound")
+
+    shown = answered(0, {"ssm.GetParameter": bootstrapped}, everywhere=True)
+    lines = [line for line in shown.splitlines() if "us-west-2" in line]
+    assert len(lines) == 2
+    assert "bootstrap: the CDK is not set up in us-west-2" in lines[0]
+    assert "cdk bootstrap aws://123456789012/us-west-2" in lines[1]
+    assert shown.count("arn:aws:iam::123456789012:user/ann") == 1
+    assert "Ready: eu-west-1a (second zone eu-west-1b).\nThen: eu-west-1b, eu-west-1c." in shown
+
+
 def test_a_region_that_is_switched_off_is_told_with_the_command():
     off = {"Regions": [{"RegionName": "us-west-2", "OptInStatus": "not-opted-in"}]}
     shown = answered(1, {"ec2.DescribeRegions": off}, regions=("us-west-2",))
