@@ -1,4 +1,4 @@
-"""Put over the step of a job that runs on its own copy: rank 1 dies before the step that `dies.json` names."""
+"""Over the step of a job that runs on its own copy: rank 1 dies before the steps of `dies.json`, once each."""
 
 import json
 import os
@@ -10,10 +10,11 @@ FAULT = json.loads(Path(__file__).with_name("dies.json").read_text())
 
 
 def train_step(*arguments, **named):
-    """The real step, unless this is the one."""
-    here = os.environ["RANK"] == "1" and abs(named["learning_rate"] - FAULT["learning_rate"]) < 1e-12
-    mark = Path(FAULT["mark"])
-    if here and (FAULT["always"] or not mark.exists()):
-        mark.touch()
+    """The real step, unless this is the next one to die at."""
+    deaths = Path(FAULT["deaths"])
+    left = FAULT["learning_rates"][len(deaths.read_text()) if deaths.exists() else 0:]
+    if os.environ["RANK"] == "1" and left and abs(named["learning_rate"] - left[0]) < 1e-12:
+        with open(deaths, "a") as stream:
+            stream.write("x")
         os._exit(9)
     return true_step(*arguments, **named)

@@ -37,17 +37,16 @@ def corpus(tmp_path_factory):
     return folder
 
 
-def run(folder, job, dies_at, always):
-    """`python -m training.train train.json` in a folder of its own, whose rank 1 dies before step `dies_at`."""
+def run(folder, job, dies_at):
+    """`python -m training.train train.json` in a folder of its own; rank 1 dies before the steps `dies_at`."""
     folder.mkdir()
     package = shutil.copytree(ROOT / "training", folder / "training", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(Path(__file__).parent / "faulty_rank.py", package)
     with open(package / "step.py", "a") as stream:
         stream.write("\n\nfrom training.faulty_rank import train_step  # noqa\n")
     training = TrainJob.model_validate(job).training
-    fault = {"always": always, "mark": str(folder / "rank-1-has-died"),
-             "learning_rate": learning_rate(training.optimizer, dies_at, training.steps)}
-    (package / "dies.json").write_text(json.dumps(fault))
+    rates = [learning_rate(training.optimizer, step, training.steps) for step in dies_at]
+    (package / "dies.json").write_text(json.dumps({"learning_rates": rates, "deaths": str(folder / "deaths")}))
     (folder / "train.json").write_text(json.dumps(job))
     environment = {k: v for k, v in os.environ.items() if k not in ("RAY_ADDRESS", "PYTHONPATH")}
     return subprocess.run(
@@ -68,37 +67,28 @@ def text_job(corpus):
 
 
 @pytest.mark.slow
-def test_workers_learn_real_text_and_the_death_of_one_costs_nothing(corpus, tmp_path):
-    folder = tmp_path / "job"
-    ended = run(folder, text_job(corpus), dies_at=7, always=False)
-    assert ended.returncode == 0, ended.stderr
-    assert (folder / "rank-1-has-died").exists()
-    summary = json.loads((folder / "out" / "tiny" / "summary.json").read_text())
-    assert (summary["status"], summary["restarts"], summary["steps"]) == ("succeeded", 1, STEPS)
-    assert summary["last_loss"] < summary["first_loss"] - 0.5
-    assert summary["versions"].keys() >= {"torch", "transformers", "ray", "python"}
-    assert Path(summary["checkpoint"]).name == f"step-{STEPS:08d}"
+def test_workers_learn_real_text_one_death_costs_nothing_and_one_too_many_ends_the_run(corpus, tmp_path):
+    folder, job = tmp_path / "job", text_job(corpus)
+    job["training"]["max_failures"] = 1
+    ended = run(folder, job, dies_at=(7, STEPS))
+    assert len((folder / "deaths").read_text()) == 2
     assert "resumed after step 4" in ended.stdout
-    assert f"step {STEPS}/{STEPS}  loss " in ended.stdout
+    assert f"step {STEPS - 1}/{STEPS}  loss " in ended.stdout
 
-    undisturbed = text_job(corpus)
-    undisturbed["placement"]["storage"] = str(tmp_path / "undisturbed")
-    assert ranks.run(2, work, undisturbed) == [None, None]
-    assert ranks.losses(folder / "out" / "tiny") == ranks.losses(tmp_path / "undisturbed" / "tiny")
-
-
-@pytest.mark.slow
-def test_a_rank_that_dies_too_often_fails_the_run_with_the_reason(corpus, tmp_path):
-    folder = tmp_path / "job"
-    job = text_job(corpus)
-    job["training"]["max_failures"] = 0
-    ended = run(folder, job, dies_at=3, always=True)
     assert ended.returncode == 1
     last = ended.stderr.strip().splitlines()[-1]
     assert last.startswith("tiny failed: rank 1: its process or node died")
     summary = json.loads((folder / "out" / "tiny" / "summary.json").read_text())
-    assert (summary["status"], summary["steps"]) == ("failed", 2)
+    assert (summary["status"], summary["restarts"], summary["steps"]) == ("failed", 1, STEPS - 1)
     assert last == f"tiny failed: {summary['reason']}"
+    assert summary["last_loss"] < summary["first_loss"] - 0.5
+    assert summary["versions"].keys() >= {"torch", "transformers", "ray", "python"}
+    assert Path(summary["checkpoint"]).name == "step-00000008"
+
+    undisturbed = text_job(corpus)
+    undisturbed["placement"]["storage"] = str(tmp_path / "undisturbed")
+    assert ranks.run(2, work, undisturbed) == [None, None]
+    assert ranks.losses(folder / "out" / "tiny") == ranks.losses(tmp_path / "undisturbed" / "tiny")[:STEPS - 1]
 
 
 @pytest.mark.parametrize(("change", "message"), [
