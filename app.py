@@ -9,6 +9,7 @@ import aws_cdk as cdk
 
 from k8s.files import write_manifests
 from settings import Settings, SettingsError, load_settings
+from settings.placement import PLACEMENT_FILE
 from stacks.cluster_stack import ClusterStack
 from stacks.network_stack import NetworkStack
 from stacks.platform_stack import PlatformStack
@@ -40,7 +41,8 @@ def main() -> None:
     """Read `-c config=` and `-c set=`, build, synthesize."""
     app = cdk.App()
     try:
-        settings = load_settings(app.node.try_get_context("config") or "l4", app.node.try_get_context("set"))
+        settings = load_settings(app.node.try_get_context("config") or "l4", app.node.try_get_context("set"),
+                                 PLACEMENT_FILE, say=lambda line: print(line, file=sys.stderr))
     except SettingsError as error:
         sys.exit(str(error))
     build(app, settings)

@@ -112,6 +112,32 @@ def preflight(
     raise typer.Exit(run(wanted, Console(), confirm=lambda question: typer.confirm(question, err=True)))
 
 
+@app.command(epilog="Example: eagleray up --azs us-east-2a,us-east-2b,us-west-2a -- --require-approval never")
+def up(
+    context: Annotated[list[str] | None, typer.Option("-c", "--context", metavar="KEY=VALUE", help=
+        "config=NAME or file, set=path=value,…: as for cdk, and by default what cdk would take.")] = None,
+    regions: Annotated[str | None, typer.Option(metavar="A,B,…", help="Regions that will do, best first.")] = None,
+    azs: Annotated[str | None, typer.Option(metavar="A,B,…", help=
+        "Zones that will do, best first, by name (us-east-2a) or id (use2-az1); by default all of the region.")]
+        = None,
+    cdk_options: Annotated[list[str] | None, typer.Argument(metavar="-- OPTIONS", help=
+        "Handed to cdk deploy, for example -- --require-approval never.")] = None,
+) -> None:
+    """Deploy in the first zone that has the GPUs: preflight, cdk deploy, and the next zone where one has none.
+
+    Keeps what stands for the next attempt, says what, and remembers the zone in eagleray.placement.json, which a
+    later cdk deploy reads. Stopped or failed, the same command goes on from there.
+
+    Exit codes: 0 deployed, 1 failed for another reason than capacity, 2 wrong input or no usable credentials,
+    3 no zone has the capacity, 130 stopped by Ctrl-C, 143 by SIGTERM.
+    """
+    from ops.context import read_context
+    from ops.preflight.command import listed
+    from ops.up.command import Wanted, run
+
+    run(Wanted(read_context(context or []), listed(regions), listed(azs), tuple(cdk_options or ())), Console())
+
+
 @app.command(epilog="Example: eagleray rehearse --steps 20 --out out/short")
 def rehearse(
     cdk_out: Annotated[Path, typer.Option(help="Folder that cdk synth wrote.")] = Path("cdk.out"),

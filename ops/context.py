@@ -10,6 +10,7 @@ from typing import Any
 
 from ops.errors import NothingToDoError
 from settings import Settings, SettingsError, load_settings
+from settings.placement import PLACEMENT_FILE
 
 _KEYS = ("config", "set")
 # In the order in which the CDK believes them; the command line comes before both.
@@ -24,13 +25,24 @@ class Context:
     overrides: str | None = None
 
     def settings(self) -> Settings:
-        """The settings.
+        """The settings of a deployment from here: in the zone that `eagleray up` remembers, if it does.
 
         Raises:
             NothingToDoError: one line for each wrong setting.
         """
+        return self._load(PLACEMENT_FILE)
+
+    def settings_as_written(self) -> Settings:
+        """The settings without what `eagleray up` remembers.
+
+        Raises:
+            NothingToDoError: one line for each wrong setting.
+        """
+        return self._load(None)
+
+    def _load(self, placement: Path | None) -> Settings:
         try:
-            return load_settings(self.config, self.overrides)
+            return load_settings(self.config, self.overrides, placement)
         except SettingsError as error:
             raise NothingToDoError(str(error)) from None
 

@@ -18,6 +18,6 @@ class NothingToDoError(CommandError):
 class StoppedError(CommandError):
     """A signal stopped the command; 128 + the signal's number, as shells do."""
 
-    def __init__(self, signal_number: int) -> None:
-        super().__init__("stopped; nothing is left running")
+    def __init__(self, signal_number: int, message: str = "stopped; nothing is left running") -> None:
+        super().__init__(message)
         self.exit_code = 128 + signal_number

@@ -56,10 +56,14 @@ def kill_all(sessions: set[int], marker: str, seconds: float = 15) -> set[int]:
 def find(sessions: set[int], marker: str) -> set[int]:
     """Process ids of these sessions and of the sessions of all that carry the marker; zombies are not counted."""
     table = {pid: facts for pid in _pids() if (facts := _facts(pid))}
-    wanted = f"{MARKER}={marker}".encode()
-    marked = {pid for pid in table if wanted in _environment(pid)}
-    sessions = sessions | {table[pid][1] for pid in marked}
+    sessions = sessions | {table[pid][1] for pid in marked(marker) if pid in table}
     return {pid for pid, (state, session) in table.items() if session in sessions and state not in "ZX"}
+
+
+def marked(marker: str) -> set[int]:
+    """Process ids of those alone that carry the marker: where they share a session with others."""
+    wanted = f"{MARKER}={marker}".encode()
+    return {pid for pid in _pids() if wanted in _environment(pid)}
 
 
 def _pids() -> list[int]:

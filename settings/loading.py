@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from settings.capacity import KINDS
-from settings.model import Settings
+from settings.model import NetworkSettings, Settings
+from settings.placement import PlacementError, place
 
 CONFIG_DIR = Path(__file__).resolve().parent.parent / "config"
 
@@ -22,28 +23,58 @@ class SettingsError(Exception):
     """A setting is wrong. The message has one line for each: name as written, what is wrong, what works."""
 
 
-def load_settings(config: str = "l4", overrides: str | None = None) -> Settings:
+def load_settings(config: str = "l4", overrides: str | None = None, placement: Path | None = None,
+                  say: Callable[[str], None] = lambda line: None) -> Settings:
     """Settings from a config name or file, with `a.b=c,d=e` overrides on top.
 
     Args:
         config: `l4` for config/l4.yaml, or the path of a YAML file.
         overrides: comma-separated `path=value`; values are YAML (`[a, b]` and quoted commas stay whole).
+        placement: file with the zone that `eagleray up` has placed the deployment in, if there is one.
+        say: told whether the zone comes from there.
 
     Raises:
-        SettingsError: for a missing file, a key that does not exist, or a value that cannot work.
+        SettingsError: for a missing file, a key that does not exist, a value that cannot work, or a placement
+            that is damaged or was chosen for another zone.
     """
     path = _config_path(config)
     raw = _read_yaml(path)
-    written: dict[tuple[str, ...], str] = {}
-    for key, text, value in _parse_overrides(overrides or ""):
-        keys = tuple(key.split("."))
-        _assign(raw, keys, value, key)
-        written[keys] = f"set={key}={text}"
+    written = _override(raw, overrides)
+    if placement is not None:
+        _place(raw, written, placement, say)
     try:
         return Settings.model_validate(raw)
     except ValidationError as error:
         lines = [_explain(e, path, written) for e in error.errors()]
         raise SettingsError("\n".join(dict.fromkeys(lines))) from None
+
+
+def overridden(overrides: str | None) -> dict[tuple[str, ...], str]:
+    """The paths that `set=` names, each with the override as it was written.
+
+    Raises:
+        SettingsError: for what is no override.
+    """
+    return _override({}, overrides)
+
+
+def _override(raw: dict[str, Any], overrides: str | None) -> dict[tuple[str, ...], str]:
+    written = {}
+    for key, text, value in _parse_overrides(overrides or ""):
+        keys = tuple(key.split("."))
+        _assign(raw, keys, value, key)
+        written[keys] = f"set={key}={text}"
+    return written
+
+
+def _place(raw: dict[str, Any], written: dict[tuple[str, ...], str], placement: Path,
+           say: Callable[[str], None]) -> None:
+    defaults = (str(Settings.model_fields["region"].default), str(NetworkSettings.model_fields["zone"].default))
+    try:
+        if said := place(raw, written, defaults, placement):
+            say(said)
+    except PlacementError as error:
+        raise SettingsError(str(error)) from None
 
 
 def _config_path(config: str) -> Path:

@@ -34,6 +34,9 @@ class NetworkStack(Stack):
             flow_log_days=settings.network.flow_log_days,
             spare_zones=settings.network.spare_zones,
         )
+        # All of them, so that nodes which move leave no export that the cluster still imports, and find theirs.
+        for subnet in self.network.vpc.private_subnets:
+            self.export_value(subnet.subnet_id)
         self.efa_security_group = EfaSecurityGroup(self, "Efa", vpc=self.network.vpc).security_group
         gate = CapacityGate(
             self, "Gate",

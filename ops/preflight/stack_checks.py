@@ -79,6 +79,11 @@ def stacks(region: Region, name: str) -> Iterator[Finding]:
     yield Finding("stacks", "ok", said)
 
 
+def obstacles(region: Region, name: str) -> list[Finding]:
+    """What of the standing stacks would stop another deployment."""
+    return [finding for finding in stacks(region, name) if finding.status == "failed"]
+
+
 def _obstacle(region: Region, stack: str, status: str) -> Iterator[Finding]:
     at = f"--region {region.name} --stack-name {stack}"
     if status.endswith("_IN_PROGRESS"):

@@ -40,6 +40,10 @@ def test_nodes_that_move_to_another_zone_of_the_network_leave_its_subnets_as_the
     nat = after.only(STACK, "AWS::EC2::NatGateway")
     assert subnets(after, "public")[nat["SubnetId"]["Ref"]] == "us-east-2c"
 
+    def exported(synth):
+        return set(synth.templates[STACK].to_json()["Outputs"])
+    assert exported(after) == exported(before)
+
     def control_plane(synth):
         return synth.only("ClusterStack", "AWS::EKS::Cluster")["ResourcesVpcConfig"]["SubnetIds"]
     assert control_plane(after) == control_plane(before)
