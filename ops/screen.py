@@ -68,10 +68,12 @@ class Steps:
 
     def show(self, row: dict[str, Any]) -> None:
         """A finished step: a row of metrics.jsonl."""
-        facts = f"loss {row['loss']:.3f}  {row['tokens_per_second']:,.0f} tokens/s"
+        loss = f"skipped: {row['reason']}" if row.get("skipped") else f"loss {row['loss']:.3f}"
+        facts = f"{loss}  {row['tokens_per_second']:,.0f} tokens/s"
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, description="training", completed=row["step"], facts=facts)
-        elif row["step"] == 1 or row["step"] % _PLAIN_EVERY == 0 or row["step"] == self._steps:
+        elif (row["step"] == 1 or row["step"] % _PLAIN_EVERY == 0 or row["step"] == self._steps
+              or row.get("skipped")):
             self._screen.line(f"step {row['step']}/{self._steps}  {facts}")
 
 

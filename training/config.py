@@ -202,10 +202,12 @@ class TrainConfig(_Strict):
     """Seed of weights, data order and random tokens."""
     max_failures: int = Field(default=3, ge=0)
     """Worker failures that the run recovers from before it gives up."""
+    max_skipped_steps: int = Field(default=5, ge=0)
+    """Steps in a row that may be skipped because loss or gradient is not finite; one more ends the run."""
 
     def digest(self) -> str:
-        """Twelve hex digits over all that decides what is trained; the wire and its check do not."""
-        return digest(self.model_dump(mode="json", exclude={"transport", "fabric"}))
+        """Twelve hex digits over all that decides what is trained; the wire, its check and patience do not."""
+        return digest(self.model_dump(mode="json", exclude={"transport", "fabric", "max_skipped_steps"}))
 
     @model_validator(mode="before")
     @classmethod

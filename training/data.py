@@ -86,10 +86,16 @@ def open_data(config: TrainConfig, vocabulary: int) -> Sequences:
     return PackedTokens(tokens, config.sequence_length, config.seed)
 
 
+def step_sequences(config: TrainConfig, step: int, world: int) -> range:
+    """Numbers of the sequences that all ranks together train on in one step (from 1)."""
+    count = world * config.accumulation * config.micro_batch
+    return range((step - 1) * count, step * count)
+
+
 def micro_batches(data: Sequences, config: TrainConfig, step: int, rank: int, world: int,
                   device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
     """The micro-batches of one rank in one step (from 1): (input_ids, labels), each [micro_batch, sequence]."""
-    first = (step - 1) * world * config.accumulation * config.micro_batch
+    first = step_sequences(config, step, world).start
     for turn in range(config.accumulation):
         start = first + (turn * world + rank) * config.micro_batch
         rows = torch.from_numpy(np.stack([data[start + i] for i in range(config.micro_batch)]))

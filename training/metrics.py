@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+import math
 import resource
 import time
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from training.model import CausalLMWithLoss, is_mixture
 from training.storage import RunFolder
 
 _FILE = "metrics.jsonl"
+_WINDOW = 100
+"""Steps that the percentiles of a record look back on."""
 _GPUS: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "gpus.json").read_text())["gpus"]
 
 
@@ -51,15 +57,47 @@ def flops_per_token(trained: CausalLMWithLoss, config: PretrainedConfig, sequenc
     return 6.0 * matrices + 6.0 * text.num_hidden_layers * heads * head_dim * sequence_length
 
 
-def memory_gib(device: torch.device) -> float:
-    """Highest memory so far in GiB: allocated on the GPU, or resident of the process on a CPU."""
+def memory(device: torch.device) -> dict[str, Any]:
+    """Of this rank, highest so far: `memory_gib` that tensors had, `memory_reserved_gib` taken for them.
+
+    `alloc_retries`: times that no memory was left until PyTorch gave its reserve back, which costs a wait.
+    On a CPU `memory_gib` is what the process had resident, and the others are None.
+    """
     if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**30
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        found = torch.cuda.memory_stats(device)
+        return {
+            "memory_gib": found["allocated_bytes.all.peak"] / 2**30,
+            "memory_reserved_gib": found["reserved_bytes.all.peak"] / 2**30,
+            "alloc_retries": found["num_alloc_retries"],
+        }
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    return {"memory_gib": resident, "memory_reserved_gib": None, "alloc_retries": None}
+
+
+def percentiles(seconds: Sequence[float]) -> dict[str, float] | None:
+    """p50, p90 and p99; None of nothing."""
+    if not seconds:
+        return None
+    found = np.percentile(np.asarray(seconds), (50, 90, 99))
+    return dict(zip(("p50", "p90", "p99"), map(float, found), strict=True))
+
+
+@dataclass(frozen=True)
+class LaunchedStep:
+    """A step that the host has handed to the device, which may not be through with it yet.
+
+    `numbers` are loss and gradient norm in the host's memory, there once `ended` has passed.
+    """
+
+    step: int
+    learning_rate: float
+    numbers: Tensor
+    began: _Moment
+    ended: _Moment
 
 
 class StepMeter:
-    """Turns the end of each step into one record.
+    """Turns each step into one record.
 
     Args:
         tokens: of all ranks in one step.
@@ -72,28 +110,71 @@ class StepMeter:
         self._tokens, self._device = tokens, device
         peak = peak_flops(device)
         self._mfu_a_rate = flops_a_token / (peak * world) if flops_a_token and peak else None
+        self._recent: deque[float] = deque(maxlen=_WINDOW)
+        self._is_first = True  # compiles and allocates: no measure for the others
         self.start()
 
     def start(self) -> None:
         """The next step begins now; what lay before (a checkpoint) belongs to none."""
-        self._began = time.perf_counter()
+        self._began = _Moment(self._device)
 
-    def record(self, step: int, loss: float, grad_norm: float, learning_rate: float) -> dict[str, Any]:
-        """The record of a step that ends now."""
-        seconds = time.perf_counter() - self._began
-        self.start()
+    def launched(self, step: int, loss: Tensor, grad_norm: Tensor, learning_rate: float) -> LaunchedStep:
+        """Mark the end of a step on the device's own clock. Does not wait for it."""
+        found = torch.stack([loss.float(), grad_norm.float()])
+        # Copied right behind the step: asked for later, it would stand in line behind the next step.
+        numbers = torch.empty(2, pin_memory=found.is_cuda).copy_(found, non_blocking=True)
+        began, self._began = self._began, _Moment(self._device)
+        return LaunchedStep(step, learning_rate, numbers, began, self._began)
+
+    def record(self, launched: LaunchedStep) -> dict[str, Any]:
+        """The record of a step; waits until it has ended, and not for what was launched after it.
+
+        A step whose loss or gradient norm is not finite was skipped (step.py): its record has `skipped` and
+        the `reason`, and None where a number would be none in JSON.
+        """
+        seconds = launched.began.seconds_until(launched.ended)
+        if not self._is_first:
+            self._recent.append(seconds)
+        self._is_first = False
         rate = self._tokens / seconds
-        return {
-            "step": step,
-            "loss": loss,
-            "grad_norm": grad_norm,
-            "learning_rate": learning_rate,
+        loss, norm = launched.numbers.tolist()
+        record = {
+            "step": launched.step,
+            "loss": _finite(loss),
+            "grad_norm": _finite(norm),
+            "learning_rate": launched.learning_rate,
             "tokens_per_second": rate,
             "step_seconds": seconds,
+            **{f"step_seconds_{name}": value for name, value in (percentiles(self._recent) or {}).items()},
             "mfu": None if self._mfu_a_rate is None else rate * self._mfu_a_rate,
-            "memory_gib": memory_gib(self._device),
+            **memory(self._device),
             "time": time.time(),
         }
+        if None in (record["loss"], record["grad_norm"]):
+            what = f"loss is {loss}" if record["loss"] is None else f"gradient norm is {norm}"
+            record |= {"skipped": True, "reason": what}
+        return record
+
+
+class _Moment:
+    """A point of time: on a GPU when it has done what was launched before, on a CPU now."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._event = torch.cuda.Event(enable_timing=True) if device.type == "cuda" else None
+        if self._event is not None:
+            self._event.record(torch.cuda.current_stream(device))
+        self._now = time.perf_counter()
+
+    def seconds_until(self, later: _Moment) -> float:
+        """Waits for the later one."""
+        if self._event is None or later._event is None:
+            return later._now - self._now
+        later._event.synchronize()
+        return self._event.elapsed_time(later._event) / 1e3
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 class MetricsLog:
@@ -117,7 +198,7 @@ class MetricsLog:
 
     def add(self, record: dict[str, Any]) -> None:
         """Write one record, and print it for people."""
-        line = json.dumps(record)
+        line = json.dumps(record, allow_nan=False)
         self._lines.append(line)
         if self._folder.is_local:
             self._folder.append_line(_FILE, line)
@@ -146,6 +227,9 @@ def read_metrics(folder: RunFolder) -> list[dict[str, Any]]:
 def for_people(record: dict[str, Any], steps: int) -> str:
     """`step   20/200  loss 5.8123  grad 1.20  lr 2.0e-05  12,345 tokens/s  0.21 s  MFU 47.1 %  10.2 GiB`."""
     width = len(str(steps))
+    if record.get("skipped"):
+        return (f"step {record['step']:>{width}}/{steps}  SKIPPED: {record['reason']} (sequences "
+                f"{record['sequences'][0]} to {record['sequences'][1]} of the data); the weights stay as they are")
     parts = [
         f"step {record['step']:>{width}}/{steps}",
         f"loss {record['loss']:.4f}",

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from training import checkpoint
 from training.config import Placement, TrainJob
 from training.errors import JobError
+from training.startup import Startup, for_people
 from training.storage import RunFolder
 
 _FP8_CAPABILITY = (8, 9)
@@ -76,7 +77,17 @@ def note_start(folder: RunFolder, job: TrainJob, previous: dict[str, Any], resum
             "choices": reasons,
             "ranks": ranks,
             "versions": _versions(device),
+            "startup": previous.get("startup", []),
         })
+
+
+def note_startup(folder: RunFolder, startup: Startup, resumed_at: int) -> None:
+    """Let rank 0 add to run.json how long this start took, and say it. Call after the first step."""
+    if dist.get_rank() == 0:
+        record = startup.record(resumed_at)
+        run = folder.read_json("run.json")
+        folder.write_json("run.json", {**run, "startup": [*run["startup"], record]})
+        print(for_people(record), flush=True)
 
 
 def _device_name(device: torch.device) -> str:

@@ -7,11 +7,12 @@ from typing import Any
 
 from training import checkpoint, wire
 from training.config import TrainJob
-from training.metrics import read_metrics
+from training.metrics import percentiles, read_metrics
 from training.storage import RunFolder
 
 _UNREAD = {"code": "not_looked_at", "detail": "the job ended before it looked at its wire",
            "mend": "see the run's reason", "ranks": []}
+_HIGHEST = ("memory_gib", "memory_reserved_gib", "alloc_retries")
 
 
 def summarise(job: TrainJob, folder: RunFolder, failure: str | None) -> dict[str, Any]:
@@ -23,25 +24,34 @@ def summarise(job: TrainJob, folder: RunFolder, failure: str | None) -> dict[str
         failure: the reason in one line; None for a run that succeeded.
 
     Returns:
-        `tokens_per_second` and `mfu` are medians over steps; `restarts` counts the times that the workers
-        were started again, in this call or an earlier one.
+        `tokens_per_second` and `mfu` are medians over steps, `step_seconds` their percentiles; a start's first
+        step, which compiles, does not count. `restarts` counts the times that the workers were started again,
+        in this call or an earlier one; `startup` has the seconds of each start until its first step, by phase.
+        `memory_gib`, `memory_reserved_gib` and `alloc_retries` are of rank 0.
     """
     records = read_metrics(folder)
     run = folder.read_json("run.json") or {}
+    startup = run.get("startup", [])
+    warm = _without_first_steps(records, startup)
+    losses = _known(records, "loss")
     newest = checkpoint.newest(folder)
     return {
         "status": "succeeded" if failure is None else "failed",
         "reason": failure,
         "name": job.name,
         "steps": records[-1]["step"] if records else 0,
-        "first_loss": records[0]["loss"] if records else None,
-        "last_loss": records[-1]["loss"] if records else None,
-        "tokens_per_second": _median(records, "tokens_per_second"),
-        "mfu": _median(records, "mfu"),
+        "skipped_steps": sum(record.get("skipped", False) for record in records),
+        "first_loss": losses[0] if losses else None,
+        "last_loss": losses[-1] if losses else None,
+        "tokens_per_second": _median(warm, "tokens_per_second"),
+        "mfu": _median(warm, "mfu"),
+        "step_seconds": percentiles(_known(warm, "step_seconds")),
+        **{key: max(_known(records, key), default=None) for key in _HIGHEST},
         "world_size": job.placement.world_size,
         "nodes": job.placement.nodes,
         "transport": _transport(folder, run.get("ranks", [])),
         "restarts": max(0, run.get("starts", 0) - 1),
+        "startup": startup,
         "checkpoint": None if newest is None else f"{folder.uri}/{checkpoint.checkpoint_path(newest)}",
         "versions": run.get("versions", {}),
         "config_hash": job.config_hash(),
@@ -56,7 +66,15 @@ def _transport(folder: RunFolder, started: list[dict[str, Any]]) -> dict[str, An
     return {**found, "ranks": ranks or started}
 
 
+def _without_first_steps(records: list[dict[str, Any]], startup: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    first = {start["resumed_at"] + 1 for start in startup}
+    return [record for record in records if record["step"] not in first] or records
+
+
 def _median(records: list[dict[str, Any]], key: str) -> float | None:
-    # the first step compiles and allocates
-    values = [record[key] for record in records[1:] or records if record[key] is not None]
+    values = _known(records, key)
     return statistics.median(values) if values else None
+
+
+def _known(records: list[dict[str, Any]], key: str) -> list[float]:
+    return [record[key] for record in records if record.get(key) is not None]

@@ -7,7 +7,6 @@ line on stderr, and stands in summary.json.
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Callable
@@ -24,12 +23,13 @@ from ray.train import Checkpoint, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 from transformers import PretrainedConfig
 
-from training import checkpoint, data, metrics, model, parallel, place, step, topology, weights, wire
+from training import checkpoint, data, metrics, model, parallel, place, step, topology, watch, weights, wire
 from training.config import TrainJob
 from training.errors import AgreedError, JobError, together
 from training.model import first_line
 from training.shape import ModelShape, UnknownShapeError, known_shape
 from training.side_channel import SideChannel
+from training.startup import Startup
 from training.storage import RunFolder, absolute
 from training.summary import summarise
 
@@ -172,6 +172,8 @@ def work(job: dict[str, Any]) -> dict[str, str | None]:
 
 def train(written: TrainJob) -> None:
     """One rank, from the newest checkpoint to the last step. `written`: the job as in train.json."""
+    startup = Startup()
+    startup.ended("imports")
     rank, world = dist.get_rank(), dist.get_world_size()
     folder = RunFolder(written.placement.storage, written.name)
     local_world = ray.train.get_context().get_local_world_size()
@@ -181,10 +183,13 @@ def train(written: TrainJob) -> None:
     precision = written.training.precision
     device = together(lambda: place.check_device(written.placement, local_world, precision), channel.group)
     previous = together(lambda: place.check_same_run(folder, written), channel.group)
+    startup.ended("process_group")
     proof = wire.Wire(written, folder, channel, wire.Here(device, os.environ.get("NCCL_DEBUG_FILE")))
     proof.prove()
+    startup.ended("wire")
     job, reasons, architecture, sequences = together(lambda: read_inputs(written))
     config = job.training
+    startup.ended("inputs")
 
     mesh = parallel.make_mesh(config.parallel, job.placement.nodes, job.placement.workers_per_node, device.type)
     pretrained = None
@@ -193,36 +198,38 @@ def train(written: TrainJob) -> None:
     trained = parallel.build(architecture, config.parallel, mesh, device, seed=config.seed,
                              precision=config.precision, pretrained=pretrained)
     optimizer = step.make_optimizer(trained, config.optimizer)
+    startup.ended("weights")
     done = checkpoint.resume(folder, trained.model, optimizer)
+    startup.ended("checkpoint")
 
     place.note_start(folder, written, previous, done, reasons, device, node)
     log = metrics.MetricsLog(folder, done, config.steps, reasons) if rank == 0 else None
     flops = metrics.flops_per_token(trained, architecture, config.sequence_length)
     proof.start_counting()
     meter = metrics.StepMeter(job.tokens_per_step, world, flops, device)
+    watched = watch.StepWatch(config, world, meter, log)
 
-    while done < config.steps:
-        done += 1
-        torch.manual_seed(config.seed + done * world + rank)  # dropout, the same after a restart
-        rate = step.learning_rate(config.optimizer, done, config.steps)
-        batches = list(data.micro_batches(sequences, config, done, rank, world, device))
+    for number in range(done + 1, config.steps + 1):
+        torch.manual_seed(config.seed + number * world + rank)  # dropout, the same after a restart
+        rate = step.learning_rate(config.optimizer, number, config.steps)
+        batches = list(data.micro_batches(sequences, config, number, rank, world, device))
         loss, norm = step.train_step(
             trained, optimizer, mesh, batches, learning_rate=rate, clip_norm=config.optimizer.clip_norm
         )
-        record = meter.record(done, loss.item(), norm.item(), rate)
-        if not (math.isfinite(record["loss"]) and math.isfinite(record["grad_norm"])):
-            raise AgreedError(f"step {done}: loss {record['loss']}, gradient norm {record['grad_norm']}; "
-                              "try a lower optimizer.learning_rate or more warmup_steps")
-        if log is not None:
-            log.add(record)
-        if not proof.has_seen_training:
+        watched.launched(number, loss, norm, rate)
+        if number == done + 1:
+            watched.catch_up()
+            startup.ended("first_step")
+            place.note_startup(folder, startup, done)
             proof.after_first_step()
             meter.start()
         every = config.checkpoint.every_steps
-        if done == config.steps or (every and done % every == 0):
+        if number == config.steps or (every and number % every == 0):
+            watched.catch_up()
+            watch.check_finite(trained.model, optimizer, number)
             if log is not None:
                 log.flush()
-            checkpoint.save(folder, trained.model, optimizer, done, config.checkpoint.keep, publish)
+            checkpoint.save(folder, trained.model, optimizer, number, config.checkpoint.keep, publish)
             meter.start()
     proof.after_last_step()
 

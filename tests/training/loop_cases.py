@@ -1,29 +1,59 @@
 """The job's loop on each rank, with the two things of Ray that it asks for put in by hand."""
 
+import itertools
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor
 
 from training import train
 
 
-def work(job, local_world=None, nan_at=None):
-    """`train.work` without Ray; the loss is not a number at step `nan_at`."""
+def work(job, local_world=None, nan_at=()):
+    """`train.work` without Ray; rank 0's loss is not a number in the steps `nan_at`, counted from this start."""
     local_world = local_world or dist.get_world_size()
     context = SimpleNamespace(get_local_world_size=lambda: local_world)
     train.ray.train.get_context = lambda: context
     root = Path(job["placement"]["storage"], job["name"])
     train.publish = lambda local, path: shutil.copytree(local, root / path, dirs_exist_ok=True)
-    true_step, steps_done = train.step.train_step, []
+    true_step, steps_done = train.step.train_step, itertools.count(1)
 
-    def step(*arguments, **named):
-        loss, norm = true_step(*arguments, **named)
-        steps_done.append(loss)
-        return (loss * float("nan") if len(steps_done) == nan_at else loss), norm
+    def step(trained, *arguments, **named):
+        if next(steps_done) not in nan_at or dist.get_rank():
+            return true_step(trained, *arguments, **named)
+        broken = trained.register_forward_hook(lambda _module, _inputs, loss: loss * float("nan"))
+        try:
+            return true_step(trained, *arguments, **named)
+        finally:
+            broken.remove()
 
     train.step.train_step = step
     torch.manual_seed(12345 + dist.get_rank())  # the job must not depend on what was before
     return train.work(job)["failure"]
+
+
+def spoil_weights_after(job, step):
+    """`work`, but after this step a weight of the last rank is infinite, as from a bit that flipped."""
+    true_launched = train.watch.StepWatch.launched
+
+    def launched(self, number, *arguments):
+        true_launched(self, number, *arguments)
+        if number == step and dist.get_rank() == dist.get_world_size() - 1:
+            _first_shard(models[0])[0] = float("inf")
+
+    models, true_build = [], train.parallel.build
+
+    def build(*arguments, **named):
+        models.append(true_build(*arguments, **named))
+        return models[0]
+
+    train.watch.StepWatch.launched, train.parallel.build = launched, build
+    return work(job)
+
+
+def _first_shard(trained):
+    parameter = next(trained.parameters()).detach()
+    return parameter.to_local().view(-1) if isinstance(parameter, DTensor) else parameter.view(-1)

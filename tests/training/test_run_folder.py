@@ -119,3 +119,13 @@ def test_a_line_for_people():
     shown = metrics.for_people({**record(7), "mfu": 0.471, "tokens_per_second": 12345.6}, 200)
     assert shown == ("step   7/200  loss 1.5000  grad 0.50  lr 1.0e-03  12,346 tokens/s  0.10 s  "
                      "MFU 47.1 %  1.0 GiB")
+
+
+def test_a_skipped_step_is_plain_to_people_and_valid_json_to_programs(folder):
+    skipped = {**record(7), "loss": None, "skipped": True, "reason": "loss is nan", "sequences": [48, 55]}
+    assert metrics.for_people(skipped, 200) == (
+        "step   7/200  SKIPPED: loss is nan (sequences 48 to 55 of the data); the weights stay as they are")
+    log = metrics.MetricsLog(folder, resumed_at=0, steps=9)
+    log.add(skipped)
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        log.add({**record(8), "loss": float("nan")})

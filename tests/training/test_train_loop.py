@@ -4,9 +4,10 @@ import json
 
 import pytest
 import ranks
-from loop_cases import work
+from loop_cases import spoil_weights_after, work
 
 from training.config import TrainJob
+from training.startup import PHASES
 from training.storage import RunFolder
 from training.summary import summarise
 
@@ -27,11 +28,17 @@ def test_a_run_leaves_metrics_checkpoints_and_a_summary(tmp_path):
     record = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])
     assert record["learning_rate"] == pytest.approx(1.5e-3)
     assert record["tokens_per_second"] == pytest.approx(2 * 2 * 16 / record["step_seconds"])
+    assert (record["memory_gib"] > 0, record["memory_reserved_gib"], record["alloc_retries"]) == (True, None, None)
     found = summary(job, tmp_path)
     assert found["status"] == "succeeded"
     assert (found["steps"], found["world_size"], found["nodes"], found["restarts"]) == (6, 2, 1, 0)
     assert (found["first_loss"], found["last_loss"]) == (ranks.losses(run)[0][1], ranks.losses(run)[-1][1])
     assert found["checkpoint"] == f"{run}/checkpoints/step-00000006"
+    times = found["step_seconds"]
+    assert times["p50"] <= times["p90"] <= times["p99"]
+    (start,) = found["startup"]
+    assert list(start["seconds"]) == list(PHASES)
+    assert start["total"] == pytest.approx(sum(start["seconds"].values()), abs=0.01)
     assert found["mfu"] is None  # no peak is known for a CPU
     assert found["transport"]["verdict"] == "unproven"
     assert [r["rank"] for r in found["transport"]["ranks"]] == [0, 1]
@@ -43,12 +50,13 @@ def test_a_run_started_again_goes_on_from_its_checkpoint_with_the_same_losses(tm
     model = {"weights": "random", "architecture": dropout}
     once = ranks.job(tmp_path / "once", world=2, model=model)
     ranks.run(2, work, once)
-    broken = ranks.job(tmp_path / "broken", world=2, model=model)
-    assert "step 5: loss nan" in ranks.run(2, work, broken, None, 5)[0]
-    assert [step for step, _ in ranks.losses(tmp_path / "broken" / "tiny")] == [1, 2, 3, 4]
+    broken = ranks.job(tmp_path / "broken", world=2, model=model, max_skipped_steps=0)
+    assert ranks.run(2, work, broken, None, [5])[0].startswith("step 5: loss is nan ")
+    assert ranks.losses(tmp_path / "broken" / "tiny")[4] == (5, None)
     assert ranks.run(2, work, broken) == [None, None]
     assert ranks.losses(tmp_path / "broken" / "tiny") == ranks.losses(tmp_path / "once" / "tiny")
-    assert summary(broken, tmp_path / "broken")["restarts"] == 1
+    again = summary(broken, tmp_path / "broken")
+    assert (again["restarts"], [start["resumed_at"] for start in again["startup"]]) == (1, [0, 4])
     assert json.loads((tmp_path / "broken" / "tiny" / "run.json").read_text())["resumed_at"] == 4
 
 
@@ -60,14 +68,38 @@ def test_a_finished_run_started_again_trains_nothing(tmp_path):
     assert (tmp_path / "tiny" / "metrics.jsonl").read_text() == before
 
 
-def test_a_loss_that_is_not_a_number_ends_the_run_on_all_ranks_and_is_not_saved(tmp_path):
-    job = ranks.job(tmp_path, world=2)
-    reasons = ranks.run(2, work, job, None, 4)
+def test_a_step_that_is_not_finite_is_skipped_counted_and_told_and_training_goes_on(tmp_path):
+    job = ranks.job(tmp_path, world=2, max_skipped_steps=1)
+    assert ranks.run(2, work, job, None, [3, 5]) == [None, None]
+    records = [json.loads(line) for line in (tmp_path / "tiny" / "metrics.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in records] == [1, 2, 3, 4, 5, 6]
+    assert [record.get("skipped", False) for record in records] == [False, False, True, False, True, False]
+    assert (records[2]["loss"], records[2]["reason"], records[2]["sequences"]) == (None, "loss is nan", [8, 11])
+    found = summary(job, tmp_path)
+    assert (found["status"], found["skipped_steps"], found["steps"]) == ("succeeded", 2, 6)
+    assert (found["first_loss"], found["last_loss"]) == (records[0]["loss"], records[5]["loss"])
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+def test_too_many_steps_in_a_row_that_are_not_finite_end_the_run_before_its_checkpoint(tmp_path):
+    job = ranks.job(tmp_path, world=2, max_skipped_steps=1)
+    reasons = ranks.run(2, work, job, None, [3, 4])
     assert reasons[0] == reasons[1]
-    assert reasons[0].startswith("step 4: loss nan, gradient norm ")
+    for part in ("step 4: loss is nan, after 1 skipped in a row (training.max_skipped_steps 1)",
+                 "sequences 12 to 15 of training.data at training.seed 1", "training.optimizer.learning_rate"):
+        assert part in reasons[0]
     assert sorted(p.name for p in (tmp_path / "tiny" / "checkpoints").iterdir()) == ["step-00000002"]
     failed = summary(job, tmp_path, reasons[0])
-    assert (failed["status"], failed["reason"], failed["steps"]) == ("failed", reasons[0], 3)
+    assert (failed["status"], failed["reason"], failed["steps"], failed["skipped_steps"]) == (
+        "failed", reasons[0], 4, 2)
+
+
+def test_weights_that_are_not_finite_are_never_saved(tmp_path):
+    job = ranks.job(tmp_path, world=2)
+    reasons = ranks.run(2, spoil_weights_after, job, 4)
+    assert reasons[0] == reasons[1]
+    assert reasons[0].startswith("step 4: weights or moments of the optimizer are not finite, so no checkpoint")
+    assert sorted(p.name for p in (tmp_path / "tiny" / "checkpoints").iterdir()) == ["step-00000002"]
 
 
 def test_checkpoints_of_another_training_are_not_taken_over(tmp_path):
