@@ -140,7 +140,8 @@ def test_the_first_zone_that_is_ready_is_deployed_to_and_remembered(project):
     assert project.zones == ["us-east-2a"]
     assert "Deployed in us-east-2a." in shown
     remembered = read_placement(PLACEMENT_FILE, "eagleray")
-    assert remembered and remembered.status == "deployed"
+    assert remembered
+    assert remembered.status == "deployed"
 
 
 def test_the_gate_s_no_leads_to_the_next_zone_and_a_later_deployment_finds_it(project):
