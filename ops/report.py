@@ -13,6 +13,7 @@ from ops.run_folder import Run, finite, read_run
 from ops.screen import short
 
 _CSS = Path(__file__).with_name("report.css")
+_SHOWN = 10  # skipped steps that are listed
 
 _KINDS = {
     "rehearsal": "Rehearsal: the synthesized job ran on one machine, on CPUs, with what is listed under "
@@ -36,8 +37,8 @@ def render(run: Run) -> str:
     """The whole page."""
     name = (run.rehearsal or {}).get("job") or run.summary.get("name") or run.folder.name
     title = f"{run.kind.capitalize()} of {name}" if run.kind != "measured" else f"Run {name}"
-    sections = [_head(run, title), _figures(run), _curves(run), _restarts(run), _transport(run), _replaced(run),
-                _settings(run), _versions(run)]
+    sections = [_head(run, title), _figures(run), _curves(run), _restarts(run), _startup(run), _transport(run),
+                _replaced(run), _settings(run), _versions(run)]
     return document(title, "\n".join(section for section in sections if section),
                     "Made by <code>eagleray report</code> from summary.json and metrics.jsonl.")
 
@@ -73,6 +74,11 @@ def _figures(run: Run) -> str:
         ("Last loss", _number(s.get("last_loss"), "{:.3f}")),
         ("Tokens per second", _number(s.get("tokens_per_second"), "{:,.0f}")),
         ("MFU", _number(s.get("mfu"), "{:.1%}")),
+        ("Step time p50 / p90 / p99", _percentiles(s.get("step_seconds"))),
+        ("Peak memory, rank 0", _number(s.get("memory_gib"), "{:.1f} GiB")),
+        ("Reserved memory, rank 0", _number(s.get("memory_reserved_gib"), "{:.1f} GiB")),
+        ("Allocation retries, rank 0", _number(s.get("alloc_retries"), "{:.0f}")),
+        ("Skipped steps", _number(s.get("skipped_steps"), "{:,.0f}")),
         ("Workers", _number(s.get("world_size"), "{:.0f}")),
         ("Nodes", _number(s.get("nodes"), "{:.0f}")),
         ("Restarts", str(len(restarts)) if isinstance(restarts, list) else _number(restarts, "{:.0f}")),
@@ -80,6 +86,13 @@ def _figures(run: Run) -> str:
     ]
     shown = "".join(f"<div><dt>{label}</dt><dd>{_text(value)}</dd></div>" for label, value in pairs if value)
     return f'<dl class="figures">{shown}</dl>'
+
+
+def _percentiles(seconds: Any) -> str:
+    """`0.21 / 0.22 / 0.30 s`."""
+    if not isinstance(seconds, Mapping):
+        return ""
+    return " / ".join(_number(seconds.get(name), "{:.2f}") for name in ("p50", "p90", "p99")) + " s"
 
 
 def _curves(run: Run) -> str:
@@ -91,7 +104,17 @@ def _curves(run: Run) -> str:
             figures.append(f"<figure><h3>{_text(curve.title)}</h3>{drawn}</figure>")
     broken = sum(not finite(row.get("loss")) for row in rows)
     note = f'<p class="bad">{broken} of {len(rows)} steps have no finite loss.</p>' if broken else ""
-    return f'<h2>Curves</h2>{note}<div class="curves">{"".join(figures)}</div>'
+    return f'<h2>Curves</h2>{note}{_skipped(rows)}<div class="curves">{"".join(figures)}</div>'
+
+
+def _skipped(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The steps that changed nothing, and where their data is."""
+    skipped = [row for row in rows if row.get("skipped")]
+    lines = [f"step {row['step']}: {row.get('reason')}; sequences {short(row.get('sequences'))} of the data"
+             for row in skipped[:_SHOWN]]
+    lines += [f"and {len(skipped) - _SHOWN} more"] if len(skipped) > _SHOWN else []
+    shown = "".join(f"<li>{_text(line)}</li>" for line in lines)
+    return f'<p class="bad">Skipped, nothing learned:</p><ul>{shown}</ul>' if lines else ""
 
 
 def _restarts(run: Run) -> str:
@@ -103,6 +126,22 @@ def _restarts(run: Run) -> str:
     lines += [short(item, 300) for item in (told if isinstance(told, list) else [f"workers started again: {told}"])]
     shown = f"<ul>{''.join(f'<li>{_text(line)}</li>' for line in lines)}</ul>" if lines else "<p>None.</p>"
     return f"<h2>Restarts</h2>{shown}"
+
+
+def _startup(run: Run) -> str:
+    """Seconds of each start until its first step was done."""
+    starts = run.summary.get("startup")
+    found = [start for start in starts if isinstance(start, Mapping)] if isinstance(starts, list) else []
+    phases = list(dict.fromkeys(phase for start in found for phase in start.get("seconds") or {}))
+    rows = []
+    for number, start in enumerate(found, 1):
+        at, graphs = start.get("resumed_at"), start.get("compiled")
+        name, seconds = f"{number}, after step {at}" if at else f"{number}", start.get("seconds") or {}
+        compiled = f"{graphs.get('anew')} / {graphs.get('from_cache')}" if isinstance(graphs, Mapping) else "none"
+        rows.append([name, *(seconds.get(phase) for phase in phases), start.get("total"), compiled])
+    columns = ["start", *(phase.replace("_", " ") for phase in phases), "total", "graphs compiled / cached"]
+    caption = "Seconds from the start of rank 0's process to the end of its first step, by phase"
+    return f"<h2>Start-up</h2>{table(columns, rows, caption)}" if rows else ""
 
 
 def _transport(run: Run) -> str:

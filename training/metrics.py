@@ -165,6 +165,11 @@ class _Moment:
             self._event.record(torch.cuda.current_stream(device))
         self._now = time.perf_counter()
 
+    @property
+    def has_passed(self) -> bool:
+        """Whether the device has come here."""
+        return self._event is None or self._event.query()
+
     def seconds_until(self, later: _Moment) -> float:
         """Waits for the later one."""
         if self._event is None or later._event is None:

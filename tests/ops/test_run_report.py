@@ -118,7 +118,8 @@ def test_nothing_is_loaded_and_nothing_runs(tmp_path):
 def test_whatever_the_run_says_is_escaped(tmp_path):
     summary = {**SUMMARY, "status": NASTY, "reason": NASTY, "name": NASTY, "versions": {NASTY: NASTY}, "mfu": NASTY,
                "transport": {"verdict": NASTY, "reasons": [NASTY], "ranks": [{NASTY: NASTY}]}, "restarts": [NASTY],
-               "config_hash": NASTY}
+               "config_hash": NASTY, "step_seconds": {"p50": NASTY}, "memory_gib": NASTY,
+               "startup": [{"resumed_at": NASTY, "total": NASTY, "seconds": {NASTY: NASTY}, "compiled": NASTY}]}
     item = dict.fromkeys(("setting", "before", "after", "why"), NASTY)
     rehearsal = {"job": NASTY, "replaced": [item], "settings": {NASTY: NASTY}, "seconds": {NASTY: 1},
                  "machine": NASTY}
@@ -133,6 +134,25 @@ def test_a_diverged_loss_is_said_and_the_rest_is_drawn(tmp_path):
     text = page(make_run(tmp_path / "run", rows=rows))
     assert "1 of 21 steps have no finite loss" in text
     assert parsed(text).tags.count("svg") == 5
+
+
+def test_skipped_steps_are_listed_with_their_reason_and_data(tmp_path):
+    skipped = {**ROWS[20], "loss": None, "skipped": True, "reason": "loss is nan", "sequences": [160, 167]}
+    text = page(make_run(tmp_path / "run", rows=[*ROWS[:20], skipped], summary={**SUMMARY, "skipped_steps": 1}))
+    assert "step 21: loss is nan; sequences [160, 167] of the data" in text
+    parsed(text)
+
+
+def test_times_memory_and_the_phases_of_each_start_are_shown(tmp_path):
+    starts = [{"resumed_at": at, "total": 30.5, "seconds": {"imports": 9.25, "first_step": 21.25},
+               "compiled": {"anew": anew, "from_cache": 4 - anew}} for at, anew in ((0, 4), (20, 0))]
+    summary = {**SUMMARY, "startup": starts, "step_seconds": {"p50": 0.2, "p90": 0.25, "p99": 0.5},
+               "memory_gib": 12.34, "memory_reserved_gib": 13.5, "alloc_retries": 3}
+    text = page(make_run(tmp_path / "run", summary=summary))
+    parsed(text)
+    for shown in ("0.20 / 0.25 / 0.50 s", "12.3 GiB", "13.5 GiB", "Allocation retries, rank 0</dt><dd>3<",
+                  "first step", "21.<wbr>25", "2, after step 20", "<td>0 /<wbr> 4</td>"):
+        assert shown in text
 
 
 def test_restarts_show_in_the_steps(tmp_path):
