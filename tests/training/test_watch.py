@@ -105,12 +105,13 @@ def test_percentiles_look_at_the_steps_after_the_first(monkeypatch):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_on_a_gpu_a_step_is_read_while_the_next_one_runs():
     device = torch.device("cuda", 0)
-    meter = StepMeter(1000, 1, None, device)
+    loss, norm, nan = (torch.tensor(value, device=device) for value in (2.5, 1.0, NAN))
     second = 2_000_000_000  # GPU cycles: about a second
+    meter = StepMeter(1000, 1, None, device)
     torch.cuda._sleep(second // 4)
-    one = meter.launched(1, torch.tensor(2.5, device=device), torch.tensor(NAN, device=device), 1e-3)
+    one = meter.launched(1, loss, nan, 1e-3)
     torch.cuda._sleep(2 * second)
-    two = meter.launched(2, torch.tensor(2.0, device=device), torch.tensor(1.0, device=device), 1e-3)
+    two = meter.launched(2, loss, norm, 1e-3)
     first = meter.record(one)
     assert not two.ended.has_passed
     assert (first["loss"], first["skipped"], first["reason"]) == (2.5, True, "gradient norm is nan")
