@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -117,12 +118,18 @@ def _refusal(error: ClientError) -> Trouble:
         return Trouble("credentials", "this machine's clock is wrong, so AWS refuses its signatures",
                        "set the clock, for example with timedatectl set-ntp true")
     if code in _DENIED:
-        return Trouble("permission", f"not permitted: {error.operation_name}",
-                       f"allow your role the action {error.operation_name}")
+        action = _action(error, said)
+        return Trouble("permission", f"not permitted: {action}", f"allow your role the action {action}")
     if code in _THROTTLED:
         return Trouble("throttled", f"AWS throttles {error.operation_name}, also after 4 attempts",
                        "try again in a minute")
     return Trouble("refused", f"{error.operation_name}: {code}: {said}")
+
+
+def _action(error: ClientError, said: str) -> str:
+    """`ec2:DescribeVpcs` as AWS's own words name it, or the operation alone."""
+    named = re.search(r"perform: ([\w-]+:\w+)", said)
+    return named[1] if named else error.operation_name
 
 
 def _host(error: Exception) -> str:

@@ -98,7 +98,7 @@ def write_placement(path: Path, name: str, placement: Placement | None) -> None:
         path.unlink(missing_ok=True)
         return
     draft = path.with_suffix(".json.new")
-    draft.write_text(json.dumps({"about": _ABOUT, "deployments": deployments}, indent=2) + "\n")
+    draft.write_text(json.dumps({"about": _ABOUT, "deployments": deployments}, indent=2, ensure_ascii=False) + "\n")
     os.replace(draft, path)
 
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
@@ -65,7 +66,10 @@ def _end(process: subprocess.Popen[bytes], marker: str) -> None:
     with suppress(subprocess.TimeoutExpired):
         process.wait(_SECONDS_TO_END)
     # cdk is a script that starts Node, which starts the app. They share our session: only what is marked ends.
-    for pid in processes.marked(marker):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    process.wait()
+    deadline = time.monotonic() + _SECONDS_TO_END
+    while (left := processes.marked(marker)) and time.monotonic() < deadline:
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.poll()
+        time.sleep(0.05)

@@ -75,6 +75,10 @@ def run(wanted: Wanted, screen: Console, aws: Callable[[], Aws] = Aws) -> None:
             f"CloudFormation goes on by itself with what it has begun; eagleray up goes on from there, and to undo "
             f"it: {attempts.undo}" if attempts.undo else "nothing was deployed")
         raise StoppedError(stop.exit_code - 128, message) from None
+    except FAILURES as error:
+        why = trouble(error)
+        raise CommandError("; ".join(filter(None, [
+            why.text, why.fix, attempts.undo and "eagleray up goes on from here"]))) from None
 
 
 class _Attempts:

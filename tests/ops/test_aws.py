@@ -34,7 +34,7 @@ def server(monkeypatch):
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_):
+        def log_message(self, format, *args):
             pass
 
     listening = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)

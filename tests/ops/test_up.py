@@ -257,6 +257,26 @@ def test_where_preflight_fails_everywhere_nothing_is_deployed(project):
     assert not PLACEMENT_FILE.exists()
 
 
+def test_a_call_of_up_s_own_that_is_not_permitted_is_one_line(project):
+    project.world({"us-east-2/eagleray-network": "CREATE_COMPLETE"})
+    project.answers["ec2.DescribeSubnets"] = RefusedError(
+        "UnauthorizedOperation", "User: ann is not authorized to perform: ec2:DescribeSubnets because")
+    with pytest.raises(CommandError, match=r"^not permitted: ec2:DescribeSubnets; allow your role the action ec2:"):
+        project.up()
+    assert not project.calls
+
+
+def test_credentials_that_expire_meanwhile_are_one_line_and_the_next_up_goes_on(project):
+    project.plan({"us-east-2a": gate_refuses("us-east-2a")})
+
+    def events(region, params):
+        return RefusedError("ExpiredToken") if project.calls else project._events(region, params)
+
+    project.answers["cloudformation.DescribeStackEvents"] = events
+    with pytest.raises(CommandError, match=r"expired; sign in.*; eagleray up goes on from here"):
+        project.up()
+
+
 def test_zones_are_tried_in_the_order_given_by_name_or_id(project):
     project.plan({"us-east-2c": gate_refuses("us-east-2c")})
     project.up(zones=("use2-az3", "us-east-2a"))
