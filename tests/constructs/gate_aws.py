@@ -5,12 +5,27 @@ botocore against the service's own model.
 """
 
 from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatch
+from functools import cache
 
+import boto3
 from botocore import xform_name
 from botocore.awsrequest import AWSResponse
 from botocore.validate import validate_parameters
 
 NOW = datetime(2026, 12, 2, 10, 20, tzinfo=UTC)
+OWNER = "arn:aws:cloudformation:us-east-2:123456789012:stack/s/1/Gate"
+
+# What the gate is asked for, as CloudFormation sends it: every value as text.
+ON_DEMAND = {
+    "Kind": "on-demand", "InstanceType": "g6.12xlarge", "Nodes": "2", "Zone": "us-east-2a", "Vcpu": "48",
+    "QuotaCode": "L-DB2E81BA", "QuotaName": "Running On-Demand G and VT instances", "QuotaTypes": ["g*", "vt*"],
+    "Cluster": "ours",
+}
+PROBED = {**ON_DEMAND, "Probe": "true"}
+RESERVE = {**ON_DEMAND, "Kind": "reserve", "Hours": "24", "Round": "1"}
+NAMED = {**ON_DEMAND, "Kind": "reservation", "ReservationId": "cr-00000000000000001"}
+BLOCK = {**NAMED, "Kind": "capacity-block"}
 
 
 class RefusedError(Exception):
@@ -26,6 +41,8 @@ class Account:
 
     Attributes:
         refusals: refusal by operation, such as {"CreateCapacityReservation": RefusedError(…)}.
+        running: nodes of the cluster `ours`, of the type and in the zone that are asked for.
+        others: instances beside them, as EC2 would list them (`starts`).
         reservations: as EC2 would list them, by id.
         calls: names of the operations called.
     """
@@ -33,13 +50,10 @@ class Account:
     def __init__(self, quota=192, zones=("us-east-2a", "us-east-2b"), running=0, status="CREATE_IN_PROGRESS"):
         self.quota, self.zones, self.running, self.status = quota, zones, running, status
         self.refusals, self.reservations, self.calls, self.requests = {}, {}, [], []
-        self._by_token = {}
+        self._by_token, self.others, self.now = {}, [], NOW
 
     def client(self, service, **more):
-        import boto3
-
-        made = boto3.Session(aws_access_key_id="AKIAFAKE", aws_secret_access_key="fake").client(
-            service, region_name="us-east-2", **more)
+        made = _session().client(service, region_name="us-east-2", **more)
         hyphenated = made.meta.service_model.service_id.hyphenize()
         made.meta.events.register(f"before-parameter-build.{hyphenated}", self._remember)
         made.meta.events.register(f"before-call.{hyphenated}", self._reply)
@@ -65,6 +79,7 @@ class Account:
         if isinstance(answer, BaseException):
             raise answer
         validate_parameters(answer, model.output_shape)
+        assert isinstance(answer, dict), f"{model.name} is not known here"
         return AWSResponse("", 200, {}, None), {**answer, "ResponseMetadata": {"HTTPStatusCode": 200}}
 
     def _describe_instance_type_offerings(self, params):
@@ -76,10 +91,8 @@ class Account:
 
     def _describe_instances(self, params):
         wanted = {f["Name"]: f["Values"] for f in params["Filters"]}
-        ours = "tag:eks:cluster-name" in wanted
-        instance = {"InstanceId": "i-1", "InstanceType": "g6.12xlarge", "CpuOptions": {
-            "CoreCount": 24, "ThreadsPerCore": 2}, "Tags": [{"Key": "eks:cluster-name", "Value": "ours"}]}
-        return {"Reservations": [{"Instances": [instance] * self.running}] if ours or self.running else []}
+        found = [_instance("g6.12xlarge", cluster="ours")] * self.running + self.others
+        return {"Reservations": [{"Instances": [i for i in found if _is_wanted(i, wanted)]}]}
 
     def _describe_instance_types(self, params):
         return {"InstanceTypes": [{"InstanceType": name, "VCpuInfo": {"DefaultVCpus": 48}}
@@ -106,7 +119,8 @@ class Account:
             placed = {name: params[name] for name in ("PlacementGroupArn",) if name in params}
             self._by_token[token] = self.has(
                 params["AvailabilityZone"], params["InstanceType"], params["InstanceCount"],
-                EndDate=params["EndDate"], Tags=params["TagSpecifications"][0]["Tags"], **placed)
+                CreateDate=self.now, EndDate=params["EndDate"],
+                Tags=params["TagSpecifications"][0]["Tags"], **placed)
         return {"CapacityReservation": self.reservations[self._by_token[token]]}
 
     def _modify_capacity_reservation(self, params):
@@ -120,6 +134,10 @@ class Account:
         self.reservations[params["CapacityReservationId"]]["State"] = "cancelled"
         return {"Return": True}
 
+    def starts(self, count, name="g6.12xlarge", **more):
+        """Let instances run that are nobody's, or of the `cluster`, `lifecycle` or `reservation` given."""
+        self.others += [_instance(name, **more)] * count
+
     def has(self, zone="us-east-2a", name="g6.12xlarge", count=2, **more):
         """Give the account a reservation; its id."""
         number = f"cr-{len(self.reservations) + 1:017x}"
@@ -130,3 +148,25 @@ class Account:
             "ReservationType": "default", "Tags": [{"Key": "Name", "Value": "someone's"}], **more}
         return number
 
+
+@cache
+def _session():
+    """One for all: it reads the services' models."""
+    return boto3.Session(aws_access_key_id="AKIAFAKE", aws_secret_access_key="fake")
+
+
+def _instance(name, cluster=None, lifecycle=None, reservation=None):
+    return {"InstanceId": "i-1", "InstanceType": name, "CpuOptions": {"CoreCount": 24, "ThreadsPerCore": 2},
+            "State": {"Name": "running"}, "Placement": {"AvailabilityZone": "us-east-2a"},
+            **({"Tags": [{"Key": "eks:cluster-name", "Value": cluster}]} if cluster else {}),
+            **({"InstanceLifecycle": lifecycle} if lifecycle else {}),
+            **({"CapacityReservationId": reservation} if reservation else {})}
+
+
+def _is_wanted(instance, filters):
+    tags = {tag["Key"]: tag["Value"] for tag in instance.get("Tags", [])}
+    has = {"instance-type": instance["InstanceType"], "instance-state-name": instance["State"]["Name"],
+           "availability-zone": instance["Placement"]["AvailabilityZone"],
+           "capacity-reservation-id": instance.get("CapacityReservationId", ""),
+           "tag:eks:cluster-name": tags.get("eks:cluster-name", "")}
+    return all(any(fnmatch(has[name], value) for value in values) for name, values in filters.items())
