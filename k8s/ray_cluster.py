@@ -14,6 +14,15 @@ from k8s.kubernetes_object import KubernetesObject, env
 # The CUDA image asks for all GPUs, and the container hook fails where there is none.
 NO_GPU = {"NVIDIA_VISIBLE_DEVICES": "void"}
 
+# What a worker's process can find again when it is started anew, and need not make or download a second time:
+# compiled kernels, and the model. It lies on the node: kernels fit the GPU and the versions they were made with.
+_CACHE = "/cache"
+_CACHES = {
+    "TORCHINDUCTOR_CACHE_DIR": f"{_CACHE}/torchinductor",  # graphs; AOTAutograd's cache lies below it
+    "TRITON_CACHE_DIR": f"{_CACHE}/triton",  # training/kernels.py as well, which torch.compile does not see
+    "HF_HOME": f"{_CACHE}/huggingface",
+}
+
 
 @dataclass(frozen=True)
 class RayPods:
@@ -85,15 +94,18 @@ def _workers(pods: RayPods, workers: WorkerGroup) -> dict[str, Any]:
         "nvidia.com/gpu": str(workers.gpus),
         "vpc.amazonaws.com/efa": str(workers.efa),
     }
-    container = _ray_container("ray-worker", pods, workers.environment,
+    container = _ray_container("ray-worker", pods, {**_CACHES, **workers.environment},
                                resources={"requests": amounts, "limits": dict(amounts)})
+    container["volumeMounts"].append({"name": "cache", "mountPath": _CACHE})
+    pod = _ray_pod(pods, container)
+    pod["volumes"].append({"name": "cache", "emptyDir": {}})  # outlives the container, not the pod
     return {
         "groupName": "gpu",
         "replicas": workers.nodes,
         "minReplicas": workers.nodes,
         "maxReplicas": workers.nodes,
         "rayStartParams": {"num-gpus": amounts["nvidia.com/gpu"]},
-        "template": {"spec": {**_ray_pod(pods, container), "tolerations": [GPU_TOLERATION]}},
+        "template": {"spec": {**pod, "tolerations": [GPU_TOLERATION]}},
     }
 
 

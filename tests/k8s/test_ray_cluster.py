@@ -111,6 +111,15 @@ def test_no_hugepages_are_asked_for_and_shared_memory_is_left_to_kuberay(worker_
     assert "plasma-directory" not in worker_group["rayStartParams"]
 
 
+def test_what_was_compiled_and_downloaded_outlives_a_restart_of_the_container(worker_pod):
+    (cache,) = [v["name"] for v in worker_pod["volumes"] if v["name"] != "ray-logs"]
+    assert {"name": cache, "emptyDir": {}} in worker_pod["volumes"]
+    (path,) = [m["mountPath"] for m in worker_pod["containers"][0]["volumeMounts"] if m["name"] == cache]
+    assert not path.startswith("/tmp/ray")
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "HF_HOME"):
+        assert variables(worker_pod)[name].startswith(f"{path}/")
+
+
 # NCCL over EFA
 
 def test_nccl_takes_efa_or_stops(worker_pod):
