@@ -89,19 +89,38 @@ class ModelConfig(_Strict):
 class DataConfig(_Strict):
     """Where the tokens come from."""
 
-    kind: Literal["random", "text"] = "random"
-    """`random` token ids (a throughput run), or `text` files."""
+    kind: Literal["random", "text", "jsonl", "parquet", "hub", "tokens"] = "random"
+    """`random` token ids (a throughput run); `text`, `jsonl` or `parquet` files; `hub`, a dataset of the Hub; or
+    `tokens`, a folder that `eagleray tokenize` wrote."""
     path: str | None = None
-    """A text file, or a folder whose *.txt files are read in name order (kind: text)."""
+    """A file, a folder or an s3:// prefix, read in name order; for `hub` the dataset's name."""
+    revision: str | None = None
+    """Commit of the dataset on the Hub (kind: hub)."""
+    split: str = "train"
+    """Split of the dataset on the Hub (kind: hub)."""
     tokenizer: str | None = None
     """Tokenizer for the text: a Hub id or a folder; by default the model's own."""
+    rows: Literal["text", "messages", "prompt"] = "text"
+    """What a row holds: `text`; `messages`, a chat; or `prompt` and completion, two columns. Of the last two only
+    the answers count in the loss."""
+    column: str | None = None
+    """Column of the text or the messages; by default text or messages."""
+    documents: Literal["joined", "apart"] = "joined"
+    """`apart`: no attention and no label crosses from one document to the next inside a sequence."""
 
     @model_validator(mode="after")
-    def _text_needs_a_path(self) -> DataConfig:
-        if self.kind == "text" and not self.path:
-            raise ValueError("kind text needs a path; for example path: /data/corpus")
-        if self.kind == "random" and self.path:
-            raise ValueError("path is only read with kind: text; set kind to text or remove path")
+    def _files_need_a_path(self) -> DataConfig:
+        if self.kind == "random":
+            if self.path:
+                raise ValueError("path is not read with kind: random; set kind to text or remove path")
+            if self.documents == "apart":
+                raise ValueError("random tokens have no documents; remove documents: apart")
+        elif not self.path:
+            raise ValueError(f"kind {self.kind} needs a path; for example path: /data/corpus")
+        if self.rows != "text" and self.kind in ("random", "text"):
+            raise ValueError(f"kind {self.kind} has no rows of {self.rows}; use jsonl, parquet or hub")
+        if self.rows == "prompt" and self.column is not None:
+            raise ValueError("rows: prompt reads the columns prompt and completion; remove column")
         return self
 
 

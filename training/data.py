@@ -1,35 +1,50 @@
 """Token sequences by their number: the order depends on the seed alone, never on the count of ranks.
 
 Sequence k of the run belongs to step k // (sequences a step), so a run resumes from its step number and
-needs no saved position, on any number of ranks.
+needs no saved position, on any number of ranks. Text is tokenised before the first step into token files
+(token_files.py), so a step only ever copies from mapped memory.
 """
 
 from __future__ import annotations
 
 import hashlib
+import shutil
+import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
+from pyarrow import fs
 from torch import Tensor
 from transformers import AutoTokenizer
 
+from training import chat, documents, token_files
 from training.config import DataConfig, ModelConfig, TrainConfig
 from training.errors import JobError
+from training.loss import IGNORE
 from training.model import hub_failure
 from training.storage import once_per_node
+from training.token_files import TokenFiles
 
-_PIECE = 1 << 20
-"""Characters tokenised at once, cut at a line's end: bounds the tokenizer's memory."""
+
+class Row(NamedTuple):
+    """One sequence to train on, each [sequence_length] int64."""
+
+    inputs: np.ndarray
+    labels: np.ndarray
+    """The token that follows each input; -100 where none counts."""
+    positions: np.ndarray | None
+    """Each input's place in its document; None: documents are joined."""
 
 
 class Sequences(Protocol):
-    """Sequences of `sequence_length + 1` token ids: inputs, and the same shifted by one as labels."""
+    """The run's sequences, by their number from 0 without end."""
 
-    def __getitem__(self, number: int) -> np.ndarray:
-        """Sequence `number` of the run, from 0 without end: int64 [sequence_length + 1]."""
+    def row(self, number: int) -> Row:
+        """Sequence `number` of the run."""
         ...
 
 
@@ -43,47 +58,104 @@ class RandomTokens:
         draw = np.random.default_rng([self._seed, number])
         return draw.integers(0, self._vocabulary, self._length, dtype=np.int64)
 
+    def row(self, number: int) -> Row:
+        """Sequence `number` of the run."""
+        ids = self[number]
+        return Row(ids[:-1], ids[1:], None)
+
 
 class PackedTokens:
     """One long run of tokens cut into sequences, in a new order each epoch.
 
     Sequence i covers the tokens from i * sequence_length, and one more as its last label: each token
-    is a label once an epoch. Only the tail shorter than a sequence is left out.
+    is a label once an epoch. Only the tail shorter than a sequence is left out. No sequence is padded.
+
+    Args:
+        tokens: [tokens] ids of all documents.
+        sequence_length: of a sequence's inputs.
+        seed: of the order.
+        counted: [tokens], 0 for a token that is never a label; None: all are.
+        starts: [documents], where each begins: they are kept apart; None: they are joined.
     """
 
-    def __init__(self, tokens: np.ndarray, sequence_length: int, seed: int) -> None:
+    def __init__(self, tokens: np.ndarray, sequence_length: int, seed: int, counted: np.ndarray | None = None,
+                 starts: np.ndarray | None = None) -> None:
         self._tokens, self._length, self._seed = tokens, sequence_length, seed
+        self._counted, self._starts = counted, starts
         self.count = (len(tokens) - 1) // sequence_length
         """Sequences in an epoch."""
         self._epoch, self._order = -1, np.empty(0, dtype=np.int64)
 
     def __getitem__(self, number: int) -> np.ndarray:
+        start = self._start(number)
+        return self._tokens[start : start + self._length + 1].astype(np.int64)
+
+    def row(self, number: int) -> Row:
+        """Sequence `number` of the run."""
+        ids, start = self[number], self._start(number)
+        labels, positions = ids[1:].copy(), None
+        if self._counted is not None:
+            labels[self._counted[start + 1 : start + self._length + 1] == 0] = IGNORE
+        if self._starts is not None:
+            low, high = np.searchsorted(self._starts, [start, start + self._length + 1])
+            inside = np.asarray(self._starts[low:high], dtype=np.int64) - start
+            labels[inside[inside > 0] - 1] = IGNORE  # no document foretells the next one
+            place = np.arange(self._length)
+            first = np.zeros(self._length, dtype=np.int64)
+            inside = inside[inside < self._length]
+            first[inside] = inside
+            positions = place - np.maximum.accumulate(first)
+        return Row(ids[:-1], labels, positions)
+
+    def _start(self, number: int) -> int:
         epoch, position = divmod(number, self.count)
         if epoch != self._epoch:
-            self._epoch = epoch
-            self._order = np.random.default_rng([self._seed, epoch]).permutation(self.count)
-        start = int(self._order[position]) * self._length
-        return self._tokens[start : start + self._length + 1].astype(np.int64)
+            order = np.random.default_rng([self._seed, epoch]).permutation(self.count)
+            self._epoch, self._order = epoch, order
+        return int(self._order[position]) * self._length
 
 
 def open_data(config: TrainConfig, vocabulary: int) -> Sequences:
     """The job's data.
 
     Raises:
-        JobError: if files or tokenizer are missing, the text is too short, or a token id is not below
-            `vocabulary`, the model's.
+        JobError: if files or tokenizer are missing or damaged, the text is too short, or a token id is not
+            below `vocabulary`, the model's.
     """
     if config.data.kind == "random":
         return RandomTokens(vocabulary, config.sequence_length, config.seed)
-    tokens = read_tokens(config.data, config.model)
-    if len(tokens) < config.sequence_length + 1:
-        raise JobError(f"data.path {config.data.path} holds {len(tokens)} tokens; training.sequence_length "
+    found = read_tokens(config.data, config.model)
+    path, count = config.data.path, len(found.tokens)
+    if count < config.sequence_length + 1:
+        raise JobError(f"data.path {path} holds {count} tokens; training.sequence_length "
                        f"{config.sequence_length} needs {config.sequence_length + 1} at least")
-    highest = int(tokens.max())
-    if highest >= vocabulary:
-        raise JobError(f"data.path {config.data.path} has token id {highest}, but the model's vocabulary ends "
-                       f"at {vocabulary - 1}: the tokenizer does not match the model")
-    return PackedTokens(tokens, config.sequence_length, config.seed)
+    if found.highest >= vocabulary:
+        raise JobError(f"data.path {path} has token id {found.highest}, but the model's vocabulary ends "
+                       f"at {vocabulary - 1}: the tokenizer does not match the model ({found.highest_at})")
+    if found.counted is not None and not found.counted.any():
+        raise JobError(f"data.path {path} has no answer whose tokens count in the loss")
+    starts = found.starts if config.data.documents == "apart" else None
+    return PackedTokens(found.tokens, config.sequence_length, config.seed, found.counted, starts)
+
+
+def check_before_start(data: DataConfig) -> None:
+    """Read the first rows on this machine, if the files are seen from it: a mistake then holds no GPU.
+
+    Raises:
+        JobError: naming file and row.
+    """
+    path = data.path or ""
+    if data.kind in ("random", "hub") or "://" in path or not Path(path).exists():
+        return  # only the workers may see it; they look before they load the model
+    if data.kind == "tokens":
+        token_files.open_folder(Path(path))
+        return
+    for number, _ in enumerate(documents.documents(documents.find_files(data), data)):
+        if number == _FIRST_ROWS:
+            return
+
+
+_FIRST_ROWS = 100
 
 
 def step_sequences(config: TrainConfig, step: int, world: int) -> range:
@@ -92,65 +164,110 @@ def step_sequences(config: TrainConfig, step: int, world: int) -> range:
     return range((step - 1) * count, step * count)
 
 
+Batch = tuple[Tensor, ...]
+"""(input_ids, labels) or (input_ids, labels, position_ids), each [micro_batch, sequence]."""
+
+
 def micro_batches(data: Sequences, config: TrainConfig, step: int, rank: int, world: int,
-                  device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-    """The micro-batches of one rank in one step (from 1): (input_ids, labels), each [micro_batch, sequence]."""
+                  device: torch.device) -> Iterator[Batch]:
+    """The micro-batches of one rank in one step (from 1)."""
     first = step_sequences(config, step, world).start
     for turn in range(config.accumulation):
         start = first + (turn * world + rank) * config.micro_batch
-        rows = torch.from_numpy(np.stack([data[start + i] for i in range(config.micro_batch)]))
+        rows = [data.row(start + i) for i in range(config.micro_batch)]
+        columns = [column for column in zip(*rows, strict=True) if column[0] is not None]
+        batch = [torch.from_numpy(np.stack(column)) for column in columns]
         if device.type == "cuda":
-            rows = rows.pin_memory().to(device, non_blocking=True)
-        yield rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+            batch = [part.pin_memory().to(device, non_blocking=True) for part in batch]
+        yield tuple(batch)
 
 
-def read_tokens(data: DataConfig, model: ModelConfig) -> np.ndarray:
-    """The token ids of the text, uint32; tokenised once on each node and mapped from there.
+class Prefetched:
+    """The micro-batches of each step, made by a thread while the step before it runs.
+
+    Args:
+        data, config, rank, world, device: as for `micro_batches`.
+    """
+
+    def __init__(self, data: Sequences, config: TrainConfig, rank: int, world: int, device: torch.device) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="eagleray-data")
+        self._make = lambda step: list(micro_batches(data, config, step, rank, world, device))
+        self._next: tuple[int, Future[list[Batch]]] | None = None
+        self._last = config.steps
+        self.waited_seconds = 0.0
+        """How long the last call of `step` waited."""
+
+    def step(self, number: int) -> list[Batch]:
+        """The micro-batches of step `number`; waits where the thread is not through yet."""
+        began = time.perf_counter()
+        if self._next is None or self._next[0] != number:
+            self._next = (number, self._pool.submit(self._make, number))
+        batches = self._next[1].result()
+        self.waited_seconds = time.perf_counter() - began
+        self._next = (number + 1, self._pool.submit(self._make, number + 1)) if number < self._last else None
+        return batches
+
+
+def read_tokens(data: DataConfig, model: ModelConfig) -> TokenFiles:
+    """The tokens of the data, made once on each node and mapped from there.
 
     Raises:
         JobError: as `open_data`.
     """
-    files = _text_files(Path(data.path or ""))
-    name = data.tokenizer or model.name
-    revision = None if data.tokenizer else model.revision
-    tokenizer = _tokenizer(name, revision)
-    state = [name, revision, *((str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns) for f in files)]
+    if data.kind == "tokens":
+        return token_files.open_folder(_on_this_node(data.path or ""))
+    found = documents.find_files(data)
+    name, revision, tokenizer = open_tokenizer(data, model)
+    state = [name, revision, data.kind, data.rows, data.column, *found.state]
     if Path(name).is_dir():
         state += [(f.name, f.stat().st_mtime_ns) for f in sorted(Path(name).iterdir())]
+    digest = hashlib.sha256(repr(state).encode()).hexdigest()[:16]
 
     def make(target: Path) -> None:
-        with open(target, "wb") as stream:
-            for file in files:
-                for piece in _pieces(file):
-                    ids = tokenizer(piece, add_special_tokens=False, verbose=False)["input_ids"]
-                    stream.write(np.asarray(ids, dtype=np.uint32).tobytes())
-                stream.write(np.uint32(tokenizer.eos_token_id).tobytes())
+        tokenise(target, found, data, tokenizer, name)
 
-    digest = hashlib.sha256(repr(state).encode()).hexdigest()[:16]
-    return np.memmap(once_per_node(f"tokens-{digest}", make), dtype=np.uint32, mode="r")
+    return token_files.open_folder(once_per_node(f"tokens-{digest}", make))
 
 
-def _text_files(path: Path) -> list[Path]:
-    if path.is_dir():
-        files = sorted(path.glob("*.txt"))
-        if not files:
-            raise JobError(f"data.path {path} holds no *.txt file")
-    elif path.is_file():
-        files = [path]
-    else:
-        raise JobError(f"data.path {path} does not exist on this node")
-    if not any(file.stat().st_size for file in files):
-        raise JobError(f"data.path {path} holds no text")
-    return files
+def tokenise(target: Path, found: documents.Files, data: DataConfig, tokenizer: Any, name: str) -> dict[str, Any]:
+    """Write the token files of `found` into the folder `target`. Returns the contents of its index.json.
+
+    Raises:
+        JobError: naming file and row that cannot be used.
+    """
+    if data.rows == "messages":
+        chat.check_template(tokenizer, name)
+    encoded = ((one.where, chat.encode(one, tokenizer), one.ends) for one in documents.documents(found, data))
+    return token_files.write(target, encoded, {
+        "tokenizer": name, "rows": data.rows,
+        "files": [{"path": file.path, "bytes": file.size} for file in found.files]})
 
 
-def _pieces(file: Path) -> Iterator[str]:
+def open_tokenizer(data: DataConfig, model: ModelConfig) -> tuple[str, str | None, Any]:
+    """Name, revision and tokenizer for the data: `data.tokenizer`, or else the model's own.
+
+    Raises:
+        JobError: if it cannot be had, or has no end-of-text token.
+    """
+    name = data.tokenizer or model.name
+    revision = None if data.tokenizer else model.revision
+    return name, revision, _tokenizer(name, revision)
+
+
+def _on_this_node(path: str) -> Path:
+    if "://" not in path:
+        return Path(path)
+
+    def download(target: Path) -> None:
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir()
+        filesystem, root = fs.FileSystem.from_uri(path.rstrip("/"))
+        fs.copy_files(root, str(target), source_filesystem=filesystem)
+
     try:
-        with open(file, encoding="utf-8") as stream:
-            while lines := stream.readlines(_PIECE):
-                yield "".join(lines)
-    except UnicodeDecodeError as error:
-        raise JobError(f"data.path: {file} is not UTF-8 text ({error.reason} at byte {error.start})") from error
+        return once_per_node("tokens-" + hashlib.sha256(path.encode()).hexdigest()[:16], download)
+    except OSError as error:
+        raise JobError(f"data.path {path} cannot be read: {error}") from error
 
 
 def _tokenizer(name: str, revision: str | None) -> Any:

@@ -86,7 +86,8 @@ def percentiles(seconds: Sequence[float]) -> dict[str, float] | None:
 class LaunchedStep:
     """A step that the host has handed to the device, which may not be through with it yet.
 
-    `numbers` are loss and gradient norm in the host's memory, there once `ended` has passed.
+    `numbers` are loss and gradient norm in the host's memory, there once `ended` has passed. `data_seconds`: that
+    the host waited for the step's tokens.
     """
 
     step: int
@@ -94,6 +95,7 @@ class LaunchedStep:
     numbers: Tensor
     began: _Moment
     ended: _Moment
+    data_seconds: float = 0.0
 
 
 class StepMeter:
@@ -118,13 +120,14 @@ class StepMeter:
         """The next step begins now; what lay before (a checkpoint) belongs to none."""
         self._began = _Moment(self._device)
 
-    def launched(self, step: int, loss: Tensor, grad_norm: Tensor, learning_rate: float) -> LaunchedStep:
+    def launched(self, step: int, loss: Tensor, grad_norm: Tensor, learning_rate: float,
+                 data_seconds: float = 0.0) -> LaunchedStep:
         """Mark the end of a step on the device's own clock. Does not wait for it."""
         found = torch.stack([loss.float(), grad_norm.float()])
         # Copied right behind the step: asked for later, it would stand in line behind the next step.
         numbers = torch.empty(2, pin_memory=found.is_cuda).copy_(found, non_blocking=True)
         began, self._began = self._began, _Moment(self._device)
-        return LaunchedStep(step, learning_rate, numbers, began, self._began)
+        return LaunchedStep(step, learning_rate, numbers, began, self._began, data_seconds)
 
     def record(self, launched: LaunchedStep) -> dict[str, Any]:
         """The record of a step; waits until it has ended, and not for what was launched after it.
@@ -145,6 +148,7 @@ class StepMeter:
             "learning_rate": launched.learning_rate,
             "tokens_per_second": rate,
             "step_seconds": seconds,
+            "data_seconds": launched.data_seconds,
             **{f"step_seconds_{name}": value for name, value in (percentiles(self._recent) or {}).items()},
             "mfu": None if self._mfu_a_rate is None else rate * self._mfu_a_rate,
             **memory(self._device),

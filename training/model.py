@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import inspect
 from typing import Any
 
 import torch
@@ -41,17 +42,21 @@ class CausalLMWithLoss(nn.Module):
         """The output projection; its weight may be the embedding's."""
         return self.model.get_output_embeddings()  # pyright: ignore[reportReturnType]
 
-    def forward(self, input_ids: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, input_ids: Tensor, labels: Tensor, position_ids: Tensor | None = None) -> Tensor:
         """Sum of the token losses.
 
         Args:
             input_ids: [batch, sequence] token ids.
             labels: [batch, sequence], the token that follows each input; -100 does not count.
+            position_ids: [batch, sequence]; where they start again a document starts, and transformers'
+                attention masks do not look across. None: one document a sequence.
 
         Returns:
             fp32 scalar: the sum, not the mean, so that ranks and micro-batches can be averaged exactly.
         """
-        hidden = backbone(self.model)(input_ids=input_ids, use_cache=False).last_hidden_state.flatten(0, 1)
+        apart = {} if position_ids is None else {"position_ids": position_ids}
+        output = backbone(self.model)(input_ids=input_ids, use_cache=False, **apart)
+        hidden = output.last_hidden_state.flatten(0, 1)
         head = self.head
         hidden = hidden.to(head.weight.dtype)
         if self.logit_scale != 1.0:
@@ -117,6 +122,16 @@ def check_fits(config: PretrainedConfig, sequence_length: int) -> None:
     if positions and sequence_length > positions:
         raise JobError(f"training.sequence_length {sequence_length} is beyond the model's {positions} positions; "
                        f"use {positions} or less")
+
+
+def check_documents_apart(trained: CausalLMWithLoss) -> None:
+    """Raises JobError if the model cannot keep documents apart: no positions go in, or it is not all attention."""
+    config = trained.model.config.get_text_config()
+    recurrent = {kind for kind in getattr(config, "layer_types", None) or () if "attention" not in kind
+                 or kind == "linear_attention"}
+    if "position_ids" not in inspect.signature(backbone(trained.model).forward).parameters or recurrent:
+        raise JobError(f"data.documents apart: {type(trained.model).__name__} cannot keep documents apart inside a "
+                       "sequence; use joined")
 
 
 def check_precision(config: PretrainedConfig, precision: str) -> None:

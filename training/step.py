@@ -45,7 +45,7 @@ def train_step(
     trained: CausalLMWithLoss,
     optimizer: AdamW,
     mesh: DeviceMesh,
-    micro_batches: Sequence[tuple[Tensor, Tensor]],
+    micro_batches: Sequence[tuple[Tensor, ...]],
     *,
     learning_rate: float,
     clip_norm: float,
@@ -62,23 +62,25 @@ def train_step(
         trained: from `parallel.build`.
         optimizer: from `make_optimizer`.
         mesh: the mesh `trained` is sharded over.
-        micro_batches: (input_ids, labels) pairs, each [batch, sequence] on this rank's device.
+        micro_batches: (input_ids, labels) or (input_ids, labels, position_ids), each [batch, sequence] on
+            this rank's device.
         learning_rate: for this step.
         clip_norm: gradients are scaled down to this global norm.
 
     Returns:
         Loss and gradient norm before clipping: fp32 scalars on the device, the same on all ranks.
     """
-    tokens = torch.stack([(labels != IGNORE).sum() for _, labels in micro_batches]).sum()
+    tokens = torch.stack([(batch[1] != IGNORE).sum() for batch in micro_batches]).sum()
     dist.all_reduce(tokens)
+    tokens = tokens.clamp_min(1)  # a step of questions only
     weight = dist.get_world_size() / tokens.float()
     total = torch.zeros((), dtype=torch.float32, device=tokens.device)
     working = trained.working
-    for index, (input_ids, labels) in enumerate(micro_batches):
+    for index, batch in enumerate(micro_batches):
         last = index == len(micro_batches) - 1
         (allow_reduction if last else hold_reduction)(trained, mesh)
         with working.in_place() if working else nullcontext():
-            loss = trained(input_ids, labels)
+            loss = trained(*batch)
             (loss * weight).backward()
         if working and not (working.is_fused and len(micro_batches) == 1):
             working.keep_gradients()

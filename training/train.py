@@ -47,6 +47,7 @@ def main(arguments: list[str]) -> int:
     try:
         job = read_job(Path(arguments[0]))
         without_auto(job, lambda: known_shape(job.training.model))  # what cannot fit holds no GPU
+        data.check_before_start(job.training.data)
         folder = RunFolder(job.placement.storage, job.name)
     except JobError as error:
         print(error, file=sys.stderr)
@@ -208,15 +209,16 @@ def train(written: TrainJob) -> None:
     proof.start_counting()
     meter = metrics.StepMeter(job.tokens_per_step, world, flops, device)
     watched = watch.StepWatch(config, world, meter, log)
+    prefetched = data.Prefetched(sequences, config, rank, world, device)
 
     for number in range(done + 1, config.steps + 1):
         torch.manual_seed(config.seed + number * world + rank)  # dropout, the same after a restart
         rate = step.learning_rate(config.optimizer, number, config.steps)
-        batches = list(data.micro_batches(sequences, config, number, rank, world, device))
+        batches = prefetched.step(number)
         loss, norm = step.train_step(
             trained, optimizer, mesh, batches, learning_rate=rate, clip_norm=config.optimizer.clip_norm
         )
-        watched.launched(number, loss, norm, rate)
+        watched.launched(number, loss, norm, rate, prefetched.waited_seconds)
         if number == done + 1:
             watched.catch_up()
             startup.ended("first_step")
@@ -240,7 +242,9 @@ def read_inputs(written: TrainJob) -> tuple[TrainJob, list[str], PretrainedConfi
     architecture = model.read_config(config.model)
     model.check_fits(architecture, config.sequence_length)
     model.check_precision(architecture, config.precision)
-    model.empty_model(architecture)
+    empty = model.empty_model(architecture)
+    if config.data.documents == "apart":
+        model.check_documents_apart(empty)
     job, reasons = without_auto(written, lambda: ModelShape.from_config(architecture.to_dict()))
     return job, reasons, architecture, data.open_data(config, architecture.get_text_config().vocab_size)
 

@@ -36,13 +36,14 @@ class StepWatch:
         self._unread: LaunchedStep | None = None
         self._skipped_in_a_row = 0
 
-    def launched(self, step: int, loss: Tensor, grad_norm: Tensor, learning_rate: float) -> None:
+    def launched(self, step: int, loss: Tensor, grad_norm: Tensor, learning_rate: float,
+                 data_seconds: float = 0.0) -> None:
         """A step has been handed to the device. Waits for the one before it.
 
         Raises:
             AgreedError: as `catch_up`, for the step before.
         """
-        launched = self._meter.launched(step, loss, grad_norm, learning_rate)
+        launched = self._meter.launched(step, loss, grad_norm, learning_rate, data_seconds)
         self.catch_up()
         self._unread = launched
 

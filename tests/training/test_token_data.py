@@ -37,7 +37,7 @@ def text_config(path, tokenizer, **changes):
 
 
 def tokens_of(config):
-    return read_tokens(config.data, config.model).tolist()
+    return read_tokens(config.data, config.model).tokens.tolist()
 
 
 @settings(deadline=None, max_examples=50)
