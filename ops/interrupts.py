@@ -30,7 +30,7 @@ class Interrupts:
         self._cleaning = True
 
     def listen_again(self) -> None:
-        """After a clean-up that was not the end, or none: a signal that came meanwhile ends the command now.
+        """After a clean-up that was not the end: a signal that came meanwhile ends the command now.
 
         Raises:
             KeyboardInterrupt: if one came.
@@ -45,16 +45,6 @@ class Interrupts:
         self._received = number
         if not self._cleaning:
             raise KeyboardInterrupt
-
-
-@contextmanager
-def held_back() -> Iterator[None]:
-    """Signals wait until the block is through. Main thread only."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -16,7 +17,7 @@ from eagleray.gate import reservations
 from eagleray.gate.shape import Shape
 from ops.aws import FAILURES, error_code, trouble
 from ops.errors import NothingToDoError
-from ops.interrupts import Interrupts, held_back, interrupts
+from ops.interrupts import Interrupts, interrupts
 from ops.preflight.capacity_checks import gpu_shape
 from ops.preflight.finding import Finding, Region, found_by
 from settings import Settings
@@ -65,43 +66,48 @@ def probe(region: Region, settings: Settings, zone: str, say: Say) -> Finding:
 def _cleaned_up(ec2: Any, region: str, owner: str, signals: Interrupts, say: Say
                 ) -> Iterator[Callable[[Shape], dict[str, Any]]]:
     """Gives the function that reserves; when the block ends, however it does, nothing of it is left."""
-    worker = ThreadPoolExecutor(1)
-    pending: list[Future[dict[str, Any]]] = []
+    # Known before its thread starts: a signal may come at any moment after that.
+    making: Future[dict[str, Any]] = Future()
 
     def reserve(shape: Shape) -> dict[str, Any]:
-        # In a thread: a signal would drop an answer that is under way, and with it the reservation's id. It must
-        # not come either between the start of the thread and the note that there is one.
-        with held_back():
-            pending.append(worker.submit(_make, ec2, shape, owner))
-        return pending[0].result()
+        # In a thread: a signal would drop an answer that is under way, and with it the reservation's id.
+        threading.Thread(target=_make, args=(making, ec2, shape, owner), daemon=True).start()
+        return making.result()
     try:
-        yield reserve
+        try:
+            yield reserve
+        finally:
+            signals.clean_up_undisturbed()
     finally:
-        signals.clean_up_undisturbed()
-        left = _give_back(ec2, owner, pending)
-        worker.shutdown(wait=False, cancel_futures=True)
-        _remove_group(ec2, owner, say)
-        for each in left:
-            say(f"NOT cancelled: {each}; it ends by itself within {_HOURS + 1} hours, or now with: "
-                f"{reservations.by_hand(each)} --region {region}")
-        if pending and not left:
-            say("cancelled; nothing of it is left")
+        # A signal that came within the line above is the last one that disturbs.
+        if not making.cancel():  # which it cannot be once its thread has begun
+            left = _give_back(ec2, owner, making)
+            _remove_group(ec2, owner, say)
+            for each in left:
+                say(f"NOT cancelled: {each}; it ends by itself within {_HOURS + 1} hours, or now with: "
+                    f"{reservations.by_hand(each)} --region {region}")
+            if not left:
+                say("cancelled; nothing of it is left")
 
 
-def _make(ec2: Any, shape: Shape, owner: str) -> dict[str, Any]:
-    group = ec2.create_placement_group(GroupName=owner, Strategy="cluster")["PlacementGroup"]
-    return reservations.make(ec2, shape, ends=reservations.end_after(datetime.now(UTC), _HOURS), owner=owner,
-                             token=owner, placement_group_arn=group["GroupArn"])
+def _make(making: Future[dict[str, Any]], ec2: Any, shape: Shape, owner: str) -> None:
+    if not making.set_running_or_notify_cancel():
+        return
+    try:
+        group = ec2.create_placement_group(GroupName=owner, Strategy="cluster")["PlacementGroup"]
+        making.set_result(reservations.make(
+            ec2, shape, ends=reservations.end_after(datetime.now(UTC), _HOURS), owner=owner, token=owner,
+            placement_group_arn=group["GroupArn"]))
+    except Exception as error:  # raised again where the result is asked for
+        making.set_exception(error)
 
 
-def _give_back(ec2: Any, owner: str, pending: list[Future[dict[str, Any]]]) -> list[str]:
+def _give_back(ec2: Any, owner: str, making: Future[dict[str, Any]]) -> list[str]:
     """Cancel what was made; ids of what may still stand, or the tag where not even the id is known."""
-    if not pending:
-        return []
-    known = _id_of(pending[0])
+    known = _id_of(making)
     left = {known} if known else set()
     # By tag as well: the answer that named the id may be lost. What was just made is not always listed at once.
-    for look in range(1 if known or _is_refusal(pending[0]) else _LOOKS):
+    for look in range(1 if known or _is_refusal(making) else _LOOKS):
         time.sleep(_PAUSE_SECONDS if look else 0)
         try:
             left |= {each["CapacityReservationId"] for each in reservations.standing(ec2, owner)}

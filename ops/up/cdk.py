@@ -52,24 +52,26 @@ def _context(context: Context) -> list[str]:
 def _run(arguments: Sequence[str], signals: Interrupts) -> int:
     # In our own process group, so that it may ask questions; found by the marker, should it outlive its starter.
     marker = f"up-{uuid.uuid4().hex}"
-    process = subprocess.Popen(["cdk", *arguments], env={**os.environ, processes.MARKER: marker})
+    process = None
     try:
+        process = subprocess.Popen(["cdk", *arguments], env={**os.environ, processes.MARKER: marker})
         return process.wait()
     finally:
-        if process.poll() is None:
+        # Without a process, a signal may have come between its start and its name.
+        if process is None or process.poll() is None:
             signals.clean_up_undisturbed()
             _end(process, marker)
 
 
-def _end(process: subprocess.Popen[bytes], marker: str) -> None:
-    process.terminate()
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(_SECONDS_TO_END)
+def _end(process: subprocess.Popen[bytes] | None, marker: str) -> None:
+    if process is not None:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_SECONDS_TO_END)
     # cdk is a script that starts Node, which starts the app. They share our session: only what is marked ends.
     deadline = time.monotonic() + _SECONDS_TO_END
     while (left := processes.marked(marker)) and time.monotonic() < deadline:
         for pid in left:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        process.poll()
         time.sleep(0.05)

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -14,8 +15,8 @@ from rich.console import Console
 
 from ops.context import Context
 from ops.errors import CommandError, NothingToDoError, StoppedError
+from ops.preflight import command, registry
 from ops.preflight import probe as probing
-from ops.preflight import registry
 from ops.preflight.command import Wanted, run
 
 READS = re.compile(r"[\w.]+\.(Describe|Get|List|BatchGet)\w+")
@@ -370,6 +371,31 @@ def test_a_signal_during_the_probe_cancels_what_was_reserved(number):
     finally:
         signal.signal(signal.SIGINT, before)
     assert stop.value.exit_code == 128 + number
+    assert ec2.made
+    assert not ec2.left
+
+
+def test_a_signal_before_the_call_is_waited_for_leaves_nothing(monkeypatch):
+    ec2, asked = Reservations(), threading.Event()
+    ec2._when_made = asked.set
+
+    class Interrupted(threading.Thread):
+        def start(self):
+            super().start()
+            asked.wait(20)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    preflight = Preflight(ec2.answers(), probe="yes")
+    run_survey = command.survey
+
+    def then_interrupt(*arguments):
+        found = run_survey(*arguments)
+        monkeypatch.setattr(probing.threading, "Thread", Interrupted)
+        return found
+
+    monkeypatch.setattr(command, "survey", then_interrupt)
+    with pytest.raises(StoppedError):
+        preflight.run()
     assert ec2.made
     assert not ec2.left
 
