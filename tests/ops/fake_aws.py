@@ -20,6 +20,10 @@ from ops.aws import Aws
 Answer = Mapping[str, Any] | Exception | Callable[[str, dict[str, Any]], Any]
 
 ACCOUNT = "123456789012"
+
+# Clients are slow to make, so that all accounts share them: they ask the account that was made last.
+_SESSION = boto3.Session(aws_access_key_id="AKIAFAKE", aws_secret_access_key="fake")
+_CLIENTS: dict[tuple[str, str], Any] = {}
 ZONES = ("us-east-2a", "us-east-2b", "us-east-2c")
 
 
@@ -32,15 +36,18 @@ class RefusedError(Exception):
 
 
 class FakeAws(Aws):
-    """Answers by `service.Operation`; a callable gets the region and the parameters.
+    """Answers by `service.Operation`; a callable gets the region and the parameters. One at a time.
 
     Attributes:
         calls: (region, `service.Operation`, parameters) of every call, in order.
     """
 
+    latest: FakeAws
+
     def __init__(self, answers: Mapping[str, Answer] | None = None) -> None:
         super().__init__()
-        self._session = boto3.Session(aws_access_key_id="AKIAFAKE", aws_secret_access_key="fake")  # pyright: ignore[reportAttributeAccessIssue]
+        FakeAws.latest = self
+        self._session = _SESSION
         self.answers: dict[str, Answer] = {**an_account(), **(answers or {})}
         self.calls: list[tuple[str, str, dict[str, Any]]] = []
         self._calls_lock = threading.Lock()
@@ -50,16 +57,15 @@ class FakeAws(Aws):
         return [name for _, name, _ in self.calls]
 
     def _new(self, service: str, region: str) -> Any:
-        client = super()._new(service, region)
-        client.meta.events.register(f"before-parameter-build.{client.meta.service_model.service_id.hyphenize()}",
-                                    self._remember)
-        client.meta.events.register(f"before-call.{client.meta.service_model.service_id.hyphenize()}", self._reply)
-        return client
+        if (service, region) not in _CLIENTS:
+            client = _CLIENTS[service, region] = super()._new(service, region)
+            name = client.meta.service_model.service_id.hyphenize()
+            client.meta.events.register(f"before-parameter-build.{name}", _remember)
+            client.meta.events.register(f"before-call.{name}", lambda **call: FakeAws.latest.reply(**call))
+        return _CLIENTS[service, region]
 
-    def _remember(self, params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
-        context["eagleray_params"] = params
-
-    def _reply(self, model: Any, context: dict[str, Any], **_: Any) -> tuple[AWSResponse, Any]:
+    def reply(self, model: Any, context: dict[str, Any], **_: Any) -> tuple[AWSResponse, Any]:
+        """The answer to a call, or its refusal."""
         region, params = context["client_region"], context["eagleray_params"]
         name = f"{model.service_model.endpoint_prefix}.{model.name}"
         with self._calls_lock:
@@ -75,6 +81,10 @@ class FakeAws(Aws):
         if model.output_shape is not None:
             validate_parameters(dict(answer), model.output_shape)
         return AWSResponse("", 200, {}, None), {**answer, "ResponseMetadata": {"HTTPStatusCode": 200}}  # pyright: ignore[reportReturnType]
+
+
+def _remember(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
+    context["eagleray_params"] = params
 
 
 def an_account() -> dict[str, Answer]:
