@@ -116,4 +116,5 @@ def test_a_bundle_too_large_to_apply_names_its_largest_file(size, char):
 
 
 def test_the_bundle_has_room_to_grow(code):
-    assert len(json.dumps(code)) < 235_000
+    # 255 KiB is the end: what is left is for a train.json with a model written inline
+    assert len(json.dumps(code)) < 250_000
