@@ -40,18 +40,18 @@ def encode(document: Document, tokenizer: Any) -> Tokens:
 def check_template(tokenizer: Any, name: str) -> None:
     """Raises JobError if the tokenizer cannot render a chat, or not place its tokens in it."""
     if not tokenizer.chat_template:
-        raise JobError(f"data.rows messages: tokenizer {name} has no chat template; set data.tokenizer to that of "
-                       "an instruct model, or use rows: prompt")
+        raise JobError(f"training.data.rows messages: tokenizer {name} has no chat template; set "
+                       "training.data.tokenizer to that of an instruct model, or use rows: prompt")
     if not tokenizer.is_fast:
-        raise JobError(f"data.rows messages: tokenizer {name} cannot say which characters a token stands for, so "
-                       "answers cannot be told apart; use a fast tokenizer")
+        raise JobError(f"training.data.rows messages: tokenizer {name} cannot say which characters a token stands "
+                       "for, so answers cannot be told apart; use a fast tokenizer")
 
 
 def _chat(messages: list[Any], tokenizer: Any, where: str) -> tuple[list[int], list[bool]]:
     if not all(isinstance(m, dict) and "role" in m and "content" in m for m in messages):
-        raise JobError(f"data.path: {where}: each message must have a role and a content")
+        raise JobError(f"training.data.path: {where}: each message must have a role and a content")
     if not any(m["role"] == "assistant" for m in messages):
-        raise JobError(f"data.path: {where} has no message of the assistant, so nothing to learn")
+        raise JobError(f"training.data.path: {where} has no message of the assistant, so nothing to learn")
     try:
         if re.search(r"\{%-?\s*generation\s*-?%\}", str(tokenizer.chat_template)):
             whole, answers = _marked(messages, tokenizer)
@@ -60,7 +60,8 @@ def _chat(messages: list[Any], tokenizer: Any, where: str) -> tuple[list[int], l
     except JobError:
         raise
     except Exception as error:  # a template is a program of its own and raises what it likes
-        raise JobError(f"data.path: {where}: the chat template refuses it ({first_line(error)})") from error
+        why = first_line(error)
+        raise JobError(f"training.data.path: {where}: the chat template refuses it ({why})") from error
     found = tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     counted = [any(low <= start < high for low, high in answers) for start, _ in found["offset_mapping"]]
     return list(found["input_ids"]), counted
@@ -89,7 +90,8 @@ def _by_prefixes(messages: list[Any], tokenizer: Any, where: str) -> tuple[str, 
             before = tokenizer.apply_chat_template(messages[:number], tokenize=False, add_generation_prompt=True)
             after = tokenizer.apply_chat_template(messages[:number + 1], tokenize=False)
             if not (whole.startswith(after) and after.startswith(before)):
-                raise JobError(f"data.path: {where}: the chat template renders message {number + 1} differently on "
-                               "its own, so answers cannot be told apart; use a template with a generation block")
+                raise JobError(f"training.data.path: {where}: the chat template renders message {number + 1} "
+                               "differently on its own, so answers cannot be told apart; use a template with a "
+                               "generation block")
             answers.append((len(before), len(after)))
     return whole, answers

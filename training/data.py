@@ -127,13 +127,13 @@ def open_data(config: TrainConfig, vocabulary: int) -> Sequences:
     found = read_tokens(config.data, config.model)
     path, count = config.data.path, len(found.tokens)
     if count < config.sequence_length + 1:
-        raise JobError(f"data.path {path} holds {count} tokens; training.sequence_length "
+        raise JobError(f"training.data.path {path} holds {count} tokens; training.sequence_length "
                        f"{config.sequence_length} needs {config.sequence_length + 1} at least")
     if found.highest >= vocabulary:
-        raise JobError(f"data.path {path} has token id {found.highest}, but the model's vocabulary ends "
+        raise JobError(f"training.data.path {path} has token id {found.highest}, but the model's vocabulary ends "
                        f"at {vocabulary - 1}: the tokenizer does not match the model ({found.highest_at})")
     if found.counted is not None and not found.counted.any():
-        raise JobError(f"data.path {path} has no answer whose tokens count in the loss")
+        raise JobError(f"training.data.path {path} has no answer whose tokens count in the loss")
     starts = found.starts if config.data.documents == "apart" else None
     return PackedTokens(found.tokens, config.sequence_length, config.seed, found.counted, starts)
 
@@ -267,11 +267,11 @@ def _on_this_node(path: str) -> Path:
     try:
         return once_per_node("tokens-" + hashlib.sha256(path.encode()).hexdigest()[:16], download)
     except OSError as error:
-        raise JobError(f"data.path {path} cannot be read: {error}") from error
+        raise JobError(f"training.data.path {path} cannot be read: {error}") from error
 
 
 def _tokenizer(name: str, revision: str | None) -> Any:
-    setting = "data.tokenizer" if revision is None else "the model's tokenizer"
+    setting = "training.data.tokenizer" if revision is None else "the model's tokenizer"
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
     except (OSError, ValueError) as error:

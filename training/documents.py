@@ -36,7 +36,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Files:
-    """The files of `data.path`, in name order."""
+    """The files of `training.data.path`, in name order."""
 
     filesystem: fs.FileSystem
     files: list[fs.FileInfo]
@@ -58,22 +58,22 @@ def find_files(data: DataConfig) -> Files:
     try:
         info = filesystem.get_file_info(root)
         if info.type == fs.FileType.NotFound:
-            raise JobError(f"data.path {path} does not exist on this node")
+            raise JobError(f"training.data.path {path} does not exist on this node")
         files = [info]
         if info.type == fs.FileType.Directory:
             inside = filesystem.get_file_info(fs.FileSelector(root, recursive=data.kind != "text"))
             wanted = (f for f in inside if f.type == fs.FileType.File and f.path.endswith(_ENDINGS[data.kind]))
             files = sorted(wanted, key=lambda file: file.path)
     except OSError as error:
-        raise JobError(f"data.path {path} cannot be read: {first_line(error)}") from error
+        raise JobError(f"training.data.path {path} cannot be read: {first_line(error)}") from error
     if data.kind == "hub":
         files = [file for file in files if data.split in file.path.removeprefix(root)]
     if not files:
         wanted = " or ".join(f"*{ending}" for ending in _ENDINGS[data.kind])
         of_split = f" of split {data.split}" if data.kind == "hub" else ""
-        raise JobError(f"data.path {data.path} holds no {wanted} file{of_split}")
+        raise JobError(f"training.data.path {data.path} holds no {wanted} file{of_split}")
     if not any(file.size for file in files):
-        raise JobError(f"data.path {path} holds no text")
+        raise JobError(f"training.data.path {path} holds no text")
     return Files(filesystem, files)
 
 
@@ -97,7 +97,7 @@ def _open(path: str) -> tuple[fs.FileSystem, str]:
     try:
         return fs.FileSystem.from_uri(path if "://" in path else str(Path(path).absolute()))
     except (ValueError, OSError) as error:
-        raise JobError(f"data.path {path} cannot be opened: {first_line(error)}") from error
+        raise JobError(f"training.data.path {path} cannot be opened: {first_line(error)}") from error
 
 
 def _hub_folder(data: DataConfig) -> str:
@@ -110,7 +110,7 @@ def _hub_folder(data: DataConfig) -> str:
     try:
         return once_per_node(f"dataset-{name}-{data.revision}".replace("/", "_"), download).read_text()
     except (OSError, ValueError) as error:
-        raise JobError(hub_failure("data.path", name, data.revision, error)) from error
+        raise JobError(hub_failure("training.data.path", name, data.revision, error)) from error
 
 
 def _text(filesystem: fs.FileSystem, path: str) -> Iterator[Document]:
@@ -130,7 +130,7 @@ def _decoded(piece: bytes, path: str, start: int) -> str:
         return piece.decode()
     except UnicodeDecodeError as error:
         at = start + error.start
-        raise JobError(f"data.path: {path} is not UTF-8 text ({error.reason} at byte {at})") from error
+        raise JobError(f"training.data.path: {path} is not UTF-8 text ({error.reason} at byte {at})") from error
 
 
 def _json_rows(filesystem: fs.FileSystem, path: str, data: DataConfig) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -140,7 +140,7 @@ def _json_rows(filesystem: fs.FileSystem, path: str, data: DataConfig) -> Iterat
             try:
                 block = stream.read(_PIECE)
             except OSError as error:
-                raise JobError(f"data.path: {path} after row {number}: {first_line(error)}") from error
+                raise JobError(f"training.data.path: {path} after row {number}: {first_line(error)}") from error
             *lines, rest = (rest + block).split(b"\n") if block else (rest, b"")
             for line in lines:
                 number += 1
@@ -154,9 +154,10 @@ def _json_row(line: bytes, where: str) -> dict[str, Any]:
     try:
         row = json.loads(line)
     except ValueError as error:
-        raise JobError(f"data.path: {where} is not JSON ({first_line(error)})") from error
+        raise JobError(f"training.data.path: {where} is not JSON ({first_line(error)})") from error
     if not isinstance(row, dict):
-        raise JobError(f"data.path: {where} is a {type(row).__name__}; each line must be an object of columns")
+        raise JobError(f"training.data.path: {where} is a {type(row).__name__}; each line must be an object of "
+                       "columns")
     return row
 
 
@@ -175,7 +176,7 @@ def _parquet_rows(filesystem: fs.FileSystem, path: str, data: DataConfig) -> Ite
                     number += 1
                     yield number, row
     except (OSError, pyarrow.ArrowException) as error:
-        raise JobError(f"data.path: {path} after row {number} is not a readable Parquet file "
+        raise JobError(f"training.data.path: {path} after row {number} is not a readable Parquet file "
                        f"({first_line(error)})") from error
 
 
@@ -185,8 +186,8 @@ def columns_of(data: DataConfig) -> list[str]:
 
 
 def _lacks(where: str, column: str, names: list[str]) -> str:
-    return (f"data.path: {where} has no column {column}; it has {', '.join(map(str, names)) or 'none'} "
-            "(data.rows, data.column)")
+    return (f"training.data.path: {where} has no column {column}; it has {', '.join(map(str, names)) or 'none'} "
+            "(training.data.rows, training.data.column)")
 
 
 def _value(row: dict[str, Any], data: DataConfig, where: str) -> Any:
@@ -197,6 +198,6 @@ def _value(row: dict[str, Any], data: DataConfig, where: str) -> Any:
         values.append(row[column])
         kind = list if data.rows == "messages" else str
         if not isinstance(row[column], kind):
-            raise JobError(f"data.path: {where}: column {column} is {type(row[column]).__name__}, not "
+            raise JobError(f"training.data.path: {where}: column {column} is {type(row[column]).__name__}, not "
                            + ("a list of messages" if kind is list else "text"))
     return tuple(values) if data.rows == "prompt" else values[0]

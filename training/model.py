@@ -77,7 +77,7 @@ def read_config(model: ModelConfig) -> PretrainedConfig:
     try:
         return AutoConfig.from_pretrained(model.name, revision=model.revision)
     except (OSError, ValueError) as error:
-        raise JobError(hub_failure("model.name", model.name, model.revision, error)) from error
+        raise JobError(hub_failure("training.model.name", model.name, model.revision, error)) from error
 
 
 def empty_model(config: PretrainedConfig) -> CausalLMWithLoss:
@@ -88,18 +88,29 @@ def empty_model(config: PretrainedConfig) -> CausalLMWithLoss:
     """
     try:
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, **_attention(config))
     except ValueError as error:
         kind = getattr(config, "model_type", "?")
-        raise JobError(f"model type {kind} cannot be built as a causal LM: {first_line(error)}") from error
+        why = first_line(error)
+        raise JobError(f"training.model: model type {kind} cannot be built as a causal LM: {why}") from error
     return CausalLMWithLoss(model).train()
+
+
+def _attention(config: PretrainedConfig) -> dict[str, str]:
+    """Which attention of transformers to use, where its own choice would change the mathematics.
+
+    PyTorch's fused attention has no soft cap, and transformers (5.13) leaves Gemma 2's out in silence.
+    """
+    capped = getattr(config.get_text_config(), "attn_logit_softcapping", None)
+    return {"attn_implementation": "eager"} if capped else {}
 
 
 def backbone(model: PreTrainedModel) -> nn.Module:
     """The part of a causal LM below its head."""
     found = getattr(model, model.base_model_prefix, None)
     if found is None or found is model:
-        raise JobError(f"{type(model).__name__} has no part named {model.base_model_prefix!r} below its head")
+        raise JobError(f"training.model: {type(model).__name__} has no part named {model.base_model_prefix!r} "
+                       "below its head")
     return found
 
 
@@ -113,7 +124,7 @@ def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
     for module in backbone(model).modules():
         if isinstance(module, nn.ModuleList) and len(module) == count:
             return module
-    raise JobError(f"{type(model).__name__} has no ModuleList of {count} decoder layers to shard")
+    raise JobError(f"training.model: {type(model).__name__} has no ModuleList of {count} decoder layers to shard")
 
 
 def check_fits(config: PretrainedConfig, sequence_length: int) -> None:
@@ -130,8 +141,8 @@ def check_documents_apart(trained: CausalLMWithLoss) -> None:
     recurrent = {kind for kind in getattr(config, "layer_types", None) or () if "attention" not in kind
                  or kind == "linear_attention"}
     if "position_ids" not in inspect.signature(backbone(trained.model).forward).parameters or recurrent:
-        raise JobError(f"data.documents apart: {type(trained.model).__name__} cannot keep documents apart inside a "
-                       "sequence; use joined")
+        raise JobError(f"training.data.documents apart: {type(trained.model).__name__} cannot keep documents apart "
+                       "inside a sequence; use joined")
 
 
 def check_precision(config: PretrainedConfig, precision: str) -> None:
@@ -184,18 +195,18 @@ def _inline_config(architecture: dict[str, Any]) -> PretrainedConfig:
     if kind not in CONFIG_MAPPING:
         near = difflib.get_close_matches(str(kind), list(CONFIG_MAPPING), n=1)
         hint = f"did you mean {near[0]}?" if near else "for example qwen2 or llama"
-        raise JobError(f"model.architecture.model_type {kind} is unknown to transformers; {hint}")
+        raise JobError(f"training.model.architecture.model_type {kind} is unknown to transformers; {hint}")
     config_class = CONFIG_MAPPING[kind]
     known = {f.name for f in dataclasses.fields(config_class)} | set(config_class.attribute_map)
     for key in fields:
         # transformers accepts any key in silence, so a slip of the pen would build another model
         near = difflib.get_close_matches(key, known, n=1, cutoff=0.9)
         if key not in known and near:
-            raise JobError(f"model.architecture.{key} is unknown to {kind}; did you mean {near[0]}?")
+            raise JobError(f"training.model.architecture.{key} is unknown to {kind}; did you mean {near[0]}?")
     try:
         return AutoConfig.for_model(kind, **fields)
     except (TypeError, ValueError) as error:
-        raise JobError(f"model.architecture: {first_line(error)}") from error
+        raise JobError(f"training.model.architecture: {first_line(error)}") from error
 
 
 class _Output:
@@ -236,7 +247,7 @@ def _logit_shape(model: PreTrainedModel) -> tuple[float, float | None]:
     name = type(model).__name__
     head = model.get_output_embeddings()
     if not isinstance(head, nn.Linear):
-        raise JobError(f"{name} has no linear output head; its loss cannot be computed in chunks")
+        raise JobError(f"training.model: {name} has no linear output head; its loss cannot be computed in chunks")
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(1, 4, head.in_features, generator=generator)
     stub = nn.Linear(head.in_features, 16, bias=head.bias is not None)
@@ -252,7 +263,7 @@ def _logit_shape(model: PreTrainedModel) -> tuple[float, float | None]:
         softcap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
         if softcap and torch.allclose(logits, softcap * torch.tanh(raw / softcap), rtol=1e-4, atol=1e-4):
             return 1.0, float(softcap)
-    raise JobError(f"{name} computes its logits in a way this trainer does not know "
+    raise JobError(f"training.model: {name} computes its logits in a way this trainer does not know "
                    "(known: a linear head, with a factor or final_logit_softcapping)")
 
 

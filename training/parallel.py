@@ -41,7 +41,9 @@ def make_mesh(parallel: ParallelConfig, nodes: int, workers_per_node: int, devic
     """
     world = dist.get_world_size()
     if world != nodes * workers_per_node:
-        raise JobError(f"{world} ranks do not make {nodes} nodes of {workers_per_node}")
+        raise JobError(f"training.parallel.sharding {parallel.sharding}: {world} ranks do not fill the mesh of "
+                       f"{nodes} nodes with {workers_per_node} each; it needs {nodes * workers_per_node} "
+                       "(gpu.nodes, gpu.instance_type)")
     if parallel.sharding == "hybrid" and nodes > 1:
         return init_device_mesh(device_type, (nodes, workers_per_node), mesh_dim_names=("replicate", "shard"))
     return init_device_mesh(device_type, (world,), mesh_dim_names=("shard",))

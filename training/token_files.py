@@ -81,12 +81,13 @@ def open_folder(folder: Path) -> TokenFiles:
         index = json.loads((folder / "index.json").read_text())
         total, documents = int(index["tokens"]), int(index["documents"])
     except FileNotFoundError:
-        raise JobError(f"data.path {folder} holds no token files (index.json); make them with eagleray tokenize, "
-                       "or set data.kind to what it holds") from None
+        raise JobError(f"training.data.path {folder} holds no token files (index.json); make them with eagleray "
+                       "tokenize, or set training.data.kind to what it holds") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise JobError(f"data.path: {folder / 'index.json'} is damaged; make the token files again") from error
+        raise JobError(f"training.data.path: {folder / 'index.json'} is damaged; make the token files "
+                       "again") from error
     if not total:
-        raise JobError(f"data.path {folder} holds no tokens")
+        raise JobError(f"training.data.path {folder} holds no tokens")
     counted = _mapped(folder / "counted.bin", np.uint8, total) if index["counted"] < total else None
     return TokenFiles(_mapped(folder / "tokens.bin", np.uint32, total),
                       _mapped(folder / "starts.bin", np.int64, documents), counted,
@@ -96,6 +97,6 @@ def open_folder(folder: Path) -> TokenFiles:
 def _mapped(file: Path, dtype: Any, count: int) -> np.ndarray:
     size = file.stat().st_size if file.exists() else 0
     if size != count * np.dtype(dtype).itemsize:
-        raise JobError(f"data.path: {file} has {size} bytes where index.json says "
+        raise JobError(f"training.data.path: {file} has {size} bytes where index.json says "
                        f"{count * np.dtype(dtype).itemsize}; make the token files again")
     return np.memmap(file, dtype=dtype, mode="r")

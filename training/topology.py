@@ -151,9 +151,9 @@ def _refusal(training: TrainConfig, shape: ModelShape, hardware: Hardware) -> st
     largest = largest_micro_batch(training, shape, hardware)
     if largest:
         return f"{line}; the largest that fits is {largest}"
-    ways = [] if training.parallel.recompute != "none" else ["parallel.recompute: layers"]
+    ways = [] if training.parallel.recompute != "none" else ["training.parallel.recompute: layers"]
     if leanest.recipe.sharding == "hybrid":
-        ways.append("parallel.sharding: full")
+        ways.append("training.parallel.sharding: full")
     ways.append("a shorter training.sequence_length, more nodes, or GPUs with more memory")
     return f"{line}; not even 1 fits: use {', '.join(ways)}"
 

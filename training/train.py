@@ -192,7 +192,8 @@ def train(written: TrainJob) -> None:
     config = job.training
     startup.ended("inputs")
 
-    mesh = parallel.make_mesh(config.parallel, job.placement.nodes, job.placement.workers_per_node, device.type)
+    nodes, a_node = job.placement.nodes, job.placement.workers_per_node
+    mesh = together(lambda: parallel.make_mesh(config.parallel, nodes, a_node, device.type))
     pretrained = None
     if config.model.weights == "pretrained" and checkpoint.newest(folder) is None:
         pretrained = weights.Pretrained.load(config.model, architecture)
@@ -243,6 +244,7 @@ def read_inputs(written: TrainJob) -> tuple[TrainJob, list[str], PretrainedConfi
     model.check_fits(architecture, config.sequence_length)
     model.check_precision(architecture, config.precision)
     empty = model.empty_model(architecture)
+    model.decoder_layers(empty.model)
     if config.data.documents == "apart":
         model.check_documents_apart(empty)
     job, reasons = without_auto(written, lambda: ModelShape.from_config(architecture.to_dict()))

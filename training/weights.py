@@ -115,13 +115,13 @@ def _read_weights(model: ModelConfig, config: PretrainedConfig) -> dict[str, Ten
             model.name, revision=model.revision, config=config, dtype="auto", output_loading_info=True
         )  # pyright: ignore[reportGeneralTypeIssues]
     except (OSError, ValueError) as error:
-        raise JobError(hub_failure("model.name", model.name, model.revision, error)) from error
+        raise JobError(hub_failure("training.model.name", model.name, model.revision, error)) from error
     except RuntimeError as error:
-        raise JobError(f"model.name {model.name}: {first_line(error)}") from error
+        raise JobError(f"training.model.name {model.name}: {first_line(error)}") from error
     missing = sorted(notes["missing_keys"])
     if missing:
-        raise JobError(f"model.name {model.name}: the checkpoint lacks {len(missing)} of the model's weights, "
-                       f"first {missing[0]}")
+        raise JobError(f"training.model.name {model.name}: the checkpoint lacks {len(missing)} of the model's "
+                       f"weights, first {missing[0]}")
     return loaded.state_dict()
 
 

@@ -1,5 +1,7 @@
 """Any causal LM of transformers ends in its own loss; what would be trained wrongly is refused."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -14,9 +16,11 @@ from training.weights import Weights
 
 SIZES = {key: value for key, value in QWEN2.items() if key not in ("model_type", "tie_word_embeddings")}
 GPT2 = {"vocab_size": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
+SLIDING_AND_FULL = ["sliding_attention", "full_attention"]
 ARCHITECTURES = {
-    "qwen2": SIZES, "qwen3": {**SIZES, "head_dim": 8}, "llama": SIZES, "mistral": SIZES,
+    "qwen2": SIZES, "qwen3": {**SIZES, "head_dim": 8}, "llama": SIZES, "mistral": {**SIZES, "sliding_window": 4},
     "gemma": {**SIZES, "head_dim": 8}, "gemma2": {**SIZES, "head_dim": 8, "final_logit_softcapping": 3.0},
+    "gemma3_text": {**SIZES, "head_dim": 8, "sliding_window": 4, "layer_types": SLIDING_AND_FULL},
     "gpt_neox": SIZES, "gpt2": GPT2, "phi": SIZES, "cohere": {**SIZES, "logit_scale": 0.3},
     "granite": {**SIZES, "logits_scaling": 4.0}, "mixtral": {**SIZES, "num_local_experts": 4},
     "opt": {**SIZES, "ffn_dim": 64, "word_embed_proj_dim": 32},
@@ -33,17 +37,50 @@ def materialised(config, seed=1):
     return trained
 
 
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 @pytest.mark.parametrize("kind", ARCHITECTURES)
-def test_loss_is_the_models_own(kind):
-    config = config_of(kind, **ARCHITECTURES[kind])
-    trained = materialised(config).eval()
+def test_loss_and_gradients_are_the_models_own(kind, tied):
+    trained = materialised(config_of(kind, **ARCHITECTURES[kind], tie_word_embeddings=tied)).eval()
     with torch.no_grad():  # weights large enough for the soft cap and the factors to show
         trained.head.weight.mul_(20)
     ids, labels = torch.randint(0, 64, (2, 2, 16), generator=torch.Generator().manual_seed(0))
     labels[0, :5] = -100
     logits = trained.model(input_ids=ids).logits.flatten(0, 1)
     expected = F.cross_entropy(logits.float(), labels.flatten(), reduction="sum")
-    torch.testing.assert_close(trained(ids, labels), expected, rtol=1e-5, atol=1e-4)
+    ours = trained(ids, labels)
+    torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-4)
+    names, parameters = zip(*trained.named_parameters(), strict=True)
+    for name, a, b in zip(names, torch.autograd.grad(ours, parameters), torch.autograd.grad(expected, parameters),
+                          strict=True):
+        assert (a - b).norm() <= 1e-4 * b.norm() + 1e-5, name
+
+
+def test_padding_that_does_not_count_changes_neither_loss_nor_gradients():
+    trained = materialised(config_of("qwen2", **SIZES)).eval()
+    ids = torch.randint(0, 64, (2, 17), generator=torch.Generator().manual_seed(0))
+    lengths = (16, 9)
+    alone = sum((trained(row[None, :n], row[None, 1 : n + 1]) for row, n in zip(ids, lengths, strict=True)),
+                torch.zeros(()))
+    labels = ids[:, 1:].clone()
+    labels[1, 9:] = -100
+    padded = trained(ids[:, :-1], labels)
+    torch.testing.assert_close(padded, alone)
+    weight = trained.head.weight
+    torch.testing.assert_close(torch.autograd.grad(padded, weight), torch.autograd.grad(alone, weight),
+                               rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("cap", "same"), [(0.05, False), (None, True)])
+def test_attention_is_soft_capped_where_the_config_says_so(cap, same):
+    config = config_of("gemma2", **ARCHITECTURES["gemma2"], attn_logit_softcapping=cap)
+    ours = materialised(config).model
+    # PyTorch's fused attention knows no cap
+    fused = AutoModelForCausalLM.from_config(copy.deepcopy(config), attn_implementation="sdpa")
+    weights = {name: value * 10 for name, value in ours.state_dict().items()}
+    for model in (ours, fused):
+        model.load_state_dict(weights)
+    found, uncapped = (model.eval()(torch.arange(16)[None]).logits for model in (ours, fused))
+    assert torch.allclose(found, uncapped, atol=1e-4) is same
 
 
 @pytest.mark.parametrize("kind", ARCHITECTURES)
@@ -87,8 +124,8 @@ def test_asking_the_head_leaves_the_model_as_it_was():
 
 @pytest.mark.parametrize(("architecture", "message"), [
     ({"model_type": "qwen22"},
-     "model.architecture.model_type qwen22 is unknown to transformers; did you mean qwen2?"),
-    ({**QWEN2, "num_hidden_layer": 2}, "model.architecture.num_hidden_layer is unknown to qwen2; "
+     "training.model.architecture.model_type qwen22 is unknown to transformers; did you mean qwen2?"),
+    ({**QWEN2, "num_hidden_layer": 2}, "training.model.architecture.num_hidden_layer is unknown to qwen2; "
                                        "did you mean num_hidden_layers?"),
 ])
 def test_a_slip_in_the_architecture_is_named(architecture, message):
@@ -99,9 +136,9 @@ def test_a_slip_in_the_architecture_is_named(architecture, message):
 
 def test_a_model_that_is_nowhere_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(JobError, match=r"^model.name no-such/model at abc "):
+    with pytest.raises(JobError, match=r"^training.model.name no-such/model at abc "):
         read_config(ModelConfig(name="no-such/model", revision="abc"))
-    with pytest.raises(JobError, match=f"^model.name {tmp_path} "):
+    with pytest.raises(JobError, match=f"^training.model.name {tmp_path} "):
         read_config(ModelConfig(name=str(tmp_path)))
 
 

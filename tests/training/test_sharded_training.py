@@ -19,8 +19,13 @@ pytestmark = pytest.mark.slow
 
 SIZES = {key: value for key, value in ranks.QWEN2.items() if key not in ("model_type", "tie_word_embeddings")}
 LLAMA = {"model_type": "llama", **SIZES, "tie_word_embeddings": False}
+QWEN3 = {"model_type": "qwen3", **SIZES, "head_dim": 8, "tie_word_embeddings": True}
+MISTRAL = {"model_type": "mistral", **SIZES, "sliding_window": 4}
 NEOX = {"model_type": "gpt_neox", **SIZES, "hidden_dropout": 0.0, "attention_dropout": 0.0}
-GEMMA2 = {"model_type": "gemma2", **SIZES, "head_dim": 8, "final_logit_softcapping": 3.0}
+GEMMA2 = {"model_type": "gemma2", **SIZES, "head_dim": 8, "final_logit_softcapping": 3.0,
+          "attn_logit_softcapping": 0.1}
+GEMMA3 = {"model_type": "gemma3_text", **SIZES, "head_dim": 8, "sliding_window": 4,
+          "layer_types": ["sliding_attention", "full_attention"]}
 # Softmax ignores a shift of all keys: the true gradient of a key's bias is 0, and Adam makes steps of its noise.
 NOISE = ("k_proj.bias", "query_key_value.bias")
 
@@ -33,8 +38,11 @@ CASES = {
     "hybrid 2x2, tied embeddings, recompute": (ranks.QWEN2, HYBRID, 2, FP32, 1),
     "full, untied embeddings": (LLAMA, FULL, 1, FP32, 1),
     "full, parameters kept after forward": (LLAMA, {**FULL, "reshard_after_forward": False}, 1, FP32, 1),
-    "full, another architecture": (NEOX, FULL, 1, FP32, 1),
-    "full, soft-capped logits": (GEMMA2, FULL, 1, FP32, 1),
+    "full, GPT-NeoX": (NEOX, FULL, 1, FP32, 1),
+    "hybrid 2x2, Qwen3": (QWEN3, HYBRID, 2, FP32, 1),
+    "full, Mistral with a sliding window": (MISTRAL, FULL, 1, FP32, 2),
+    "full, Gemma 2 with its soft caps": (GEMMA2, FULL, 1, FP32, 1),
+    "hybrid 2x2, Gemma 3 with both kinds of attention": (GEMMA3, HYBRID, 2, FP32, 2),
     "full, accumulated": (ranks.QWEN2, FULL, 1, FP32, 2),
     "hybrid 2x2, accumulated": (ranks.QWEN2, HYBRID, 2, FP32, 2),
     "full, bf16": (ranks.QWEN2, FULL, 1, BF16, 1),
@@ -66,7 +74,7 @@ def on_one():
 def plain_training(architecture, state):
     """The same four steps with transformers and torch alone: fp32, one process, whole batch, full logits."""
     config = cases.training(architecture, 1)
-    causal_lm = AutoModelForCausalLM.from_config(read_config(config.model)).train()
+    causal_lm = AutoModelForCausalLM.from_config(read_config(config.model), attn_implementation="eager").train()
     causal_lm.load_state_dict(state)
     decayed = [p for p in causal_lm.parameters() if p.ndim >= 2]
     others = [p for p in causal_lm.parameters() if p.ndim < 2]
@@ -94,9 +102,9 @@ def assert_same_training(found, architecture, kinds):
     expected_numbers, expected = plain_training(architecture, before)
     assert parameters == kinds
     assert numbers == [pytest.approx(pair, rel=1e-4) for pair in expected_numbers]
-    for name, value in expected.items():
+    for name, value in expected.items():  # within half a percent of what one AdamW step moves a weight
         if not name.endswith(NOISE):
-            torch.testing.assert_close(after[name], value, rtol=1e-4, atol=2e-5, msg=lambda m, n=name: f"{n}: {m}")
+            torch.testing.assert_close(after[name], value, rtol=1e-4, atol=5e-5, msg=lambda m, n=name: f"{n}: {m}")
 
 
 @pytest.mark.parametrize("case", [name for name, case in CASES.items() if case[3] is FP32])
@@ -200,8 +208,9 @@ def test_what_fails_on_one_rank_fails_on_all_with_its_reason():
 
 def test_a_world_that_does_not_fill_the_mesh_is_refused(monkeypatch):
     monkeypatch.setattr("torch.distributed.get_world_size", lambda: 6)
-    with pytest.raises(JobError, match="6 ranks do not make 2 nodes of 4"):
-        make_mesh(ParallelConfig(), 2, 4, "cpu")
+    expected = r"^training\.parallel\.sharding hybrid: 6 ranks do not fill .* it needs 8 \(gpu\.nodes"
+    with pytest.raises(JobError, match=expected):
+        make_mesh(ParallelConfig(sharding="hybrid"), 2, 4, "cpu")
 
 
 def test_exported_names_are_those_of_transformers(on_four):

@@ -123,7 +123,7 @@ def test_text_that_cannot_be_trained_on_is_named(tmp_path, tokenizer, text, voca
         file.write_text(text)
     with pytest.raises(JobError) as error:
         open_data(text_config(file, tokenizer), vocabulary)
-    assert str(error.value).startswith(f"data.path {file} ")
+    assert str(error.value).startswith(f"training.data.path {file} ")
     assert message in str(error.value)
 
 
@@ -142,7 +142,7 @@ def test_bytes_that_are_no_text_are_named(tmp_path, tokenizer):
 def test_a_missing_tokenizer_is_named(tmp_path):
     file = tmp_path / "corpus.txt"
     file.write_text("w1 " * 20)
-    with pytest.raises(JobError, match=f"^data.tokenizer {tmp_path / 'none'}"):
+    with pytest.raises(JobError, match=f"^training.data.tokenizer {tmp_path / 'none'}"):
         open_data(text_config(file, tmp_path / "none"), 64)
 
 

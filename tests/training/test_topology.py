@@ -285,7 +285,8 @@ def test_the_largest_micro_batch_is_where_refusal_begins(parallel):
 def test_a_model_of_which_not_one_sequence_fits_says_what_would_help():
     parallel = {"sharding": "hybrid", "recompute": "none"}
     line = refusal(automatic(sequence_length=32768, parallel=parallel))
-    for part in ("not even 1 fits", "parallel.recompute: layers", "parallel.sharding: full", "more nodes"):
+    for part in ("not even 1 fits", "training.parallel.recompute: layers", "training.parallel.sharding: full",
+                 "more nodes"):
         assert part in line
 
 

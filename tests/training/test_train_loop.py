@@ -125,7 +125,7 @@ def test_a_checkpoint_only_at_the_end(tmp_path):
 
 @pytest.mark.parametrize(("changes", "local_world", "message"), [
     ({"sequence_length": 65}, 1, "training.sequence_length 65 is beyond the model's 64 positions"),
-    ({"data": {"kind": "text", "path": "/no/such/text"}}, 1, "data.path /no/such/text does not exist"),
+    ({"data": {"kind": "text", "path": "/no/such/text"}}, 1, "training.data.path /no/such/text does not exist"),
     ({}, 3, "has 3 ranks where the job wants 1 on each of 1 nodes"),
 ])
 def test_what_cannot_run_fails_before_the_first_step(tmp_path, changes, local_world, message):
