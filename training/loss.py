@@ -8,6 +8,9 @@ taken right after its loss, while its logits are still at hand. So a chunk costs
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -106,7 +109,10 @@ def _chunk_loss_and_gradient(logits: Tensor, labels: Tensor, softcap: float | No
     return loss, torch.where(counted, d, 0.0).to(logits.dtype)
 
 
-_compiled = torch.compile(_chunk_loss_and_gradient)
+@functools.cache
+def _compiled() -> Callable[[Tensor, Tensor, float | None], tuple[Tensor, Tensor]]:
+    # Made when first wanted: it imports the compiler, a second that the driver and CPU ranks need not spend.
+    return torch.compile(_chunk_loss_and_gradient)
 
 
 def _loss_and_gradient(logits: Tensor, labels: Tensor, softcap: float | None) -> tuple[Tensor, Tensor]:
@@ -114,7 +120,7 @@ def _loss_and_gradient(logits: Tensor, labels: Tensor, softcap: float | None) ->
     if not logits.is_cuda:
         return _chunk_loss_and_gradient(logits, labels, softcap)
     if softcap is not None:
-        return _compiled(logits, labels, softcap)
+        return _compiled()(logits, labels, softcap)
     from training.kernels import cross_entropy_
 
     return cross_entropy_(logits, labels)
