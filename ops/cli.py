@@ -228,6 +228,44 @@ def transport(
     raise typer.Exit(EXIT_CODES[found.verdict])
 
 
+@app.command(epilog="Example: eagleray tokenize corpus/ --kind jsonl --tokenizer Qwen/Qwen2.5-1.5B --out tokens")
+def tokenize(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A file, a folder, an s3:// prefix, or with "
+                                          "--kind hub the name of a dataset.")],
+    tokenizer: Annotated[str, typer.Option(help="A Hub id or a folder; as data.tokenizer.")],
+    out: Annotated[Path, typer.Option(help="Folder for the token files; must not exist yet.")],
+    kind: Annotated[str, typer.Option(help="text, jsonl, parquet or hub; as data.kind.")] = "text",
+    rows: Annotated[str, typer.Option(help="text, messages or prompt; as data.rows.")] = "text",
+    column: Annotated[str | None, typer.Option(help="As data.column.")] = None,
+) -> None:
+    """Tokenise files once, into token files that training reads with data.kind tokens.
+
+    Exit codes: 0 written, 2 something that cannot be tokenised; named by file and row.
+    """
+    from ops.model_files import tokenize_files
+
+    data = {"kind": kind, "path": source, "tokenizer": tokenizer, "rows": rows, "column": column}
+    written = tokenize_files(data, out)
+    typer.echo(f"{written['tokens']:,} tokens of {written['documents']:,} documents, of which "
+               f"{written['counted']:,} tokens count in the loss: {out}")
+
+
+@app.command(epilog="Example: eagleray export out/rehearsal --out my-model")
+def export(
+    run_dir: Annotated[str, typer.Argument(metavar="RUN_DIR", help="A run's folder, or its s3:// URI.")],
+    out: Annotated[Path, typer.Option(help="Folder for the model; must not exist yet.")],
+    step: Annotated[int | None, typer.Option(min=1, help="Of the checkpoint; by default the newest.")] = None,
+    dtype: Annotated[str, typer.Option(help="bf16, or fp32 as trained.")] = "bf16",
+) -> None:
+    """Write a checkpoint as a Hugging Face folder, on a CPU: weights, config, tokenizer.
+
+    Exit codes: 0 written, 2 no such run or checkpoint, or one that does not match its model.
+    """
+    from ops.model_files import export_run
+
+    typer.echo(f"step {export_run(run_dir, out, step, dtype)}: {out}")
+
+
 @app.command(epilog="Example: eagleray report out/rehearsal -o report.html")
 def report(
     run_dir: Annotated[Path, typer.Argument(help="A run's folder, with metrics.jsonl and summary.json.")],

@@ -47,7 +47,7 @@ def load_shards(model: nn.Module, optimizer: Optimizer, folder: str) -> None:
 
 def newest(folder: RunFolder) -> int | None:
     """The step of the newest complete checkpoint in storage; None if there is none."""
-    return max(_complete(folder), default=None)
+    return max(complete_steps(folder), default=None)
 
 
 def checkpoint_path(step: int) -> str:
@@ -102,7 +102,8 @@ def resume(folder: RunFolder, model: nn.Module, optimizer: Optimizer) -> int:
     return step
 
 
-def _complete(folder: RunFolder) -> list[int]:
+def complete_steps(folder: RunFolder) -> list[int]:
+    """Steps of the complete checkpoints in storage, oldest first."""
     steps = []
     for name in folder.folders("checkpoints"):
         mark = folder.read_json(f"checkpoints/{name}/{_MARK}")
@@ -112,7 +113,7 @@ def _complete(folder: RunFolder) -> list[int]:
 
 
 def _delete_old(folder: RunFolder, keep: int) -> None:
-    kept = {checkpoint_path(step) for step in _complete(folder)[-keep:]}
+    kept = {checkpoint_path(step) for step in complete_steps(folder)[-keep:]}
     newest_kept = max(kept)
     for name in folder.folders("checkpoints"):
         path = f"checkpoints/{name}"

@@ -72,6 +72,7 @@ def note_start(folder: RunFolder, job: TrainJob, previous: dict[str, Any], resum
     if dist.get_rank() == 0:
         folder.write_json("run.json", {
             "config_hash": job.config_hash(),
+            "training": job.training.model_dump(mode="json"),
             "starts": previous.get("starts", 0) + 1,
             "resumed_at": resumed_at,
             "choices": reasons,

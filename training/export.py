@@ -1,0 +1,160 @@
+"""A checkpoint as a Hugging Face folder, tensor by tensor on a CPU: `from_pretrained` loads what was trained.
+
+Never more than one file of the export is in memory; the optimizer's part of the checkpoint is not read.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.distributed.checkpoint import FileSystemReader, state_dict_loader
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PretrainedConfig
+
+from training import checkpoint
+from training.config import TrainConfig
+from training.errors import JobError
+from training.model import CausalLMWithLoss, empty_model, first_line, read_config
+from training.storage import RunFolder
+
+_FILE_BYTES = 2 << 30
+_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+_PREFIX = "model."
+"""Of the model's tensors in a checkpoint (checkpoint.save_shards)."""
+
+
+def export(folder: RunFolder, step: int | None, training: TrainConfig, target: Path, dtype: str = "bf16",
+           file_bytes: int = _FILE_BYTES) -> int:
+    """Write the model of a checkpoint into `target`, which appears only when it is complete.
+
+    Args:
+        folder: of the run.
+        step: of the checkpoint; None: the newest.
+        training: the run's.
+        target: a folder that does not exist yet.
+        dtype: `bf16`, or `fp32` as the weights were trained.
+        file_bytes: the largest size of one safetensors file, but for a tensor that is larger.
+
+    Returns:
+        The step.
+
+    Raises:
+        JobError: if there is no such checkpoint, `target` exists, or model and checkpoint do not match.
+    """
+    if target.exists():
+        raise JobError(f"{target} exists already; remove it or choose another folder")
+    step = _step(folder, step)
+    config = read_config(training.model)
+    partial = target.with_name(target.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    local = folder.on_this_node(checkpoint.checkpoint_path(step))
+    try:
+        _write_tensors(local, empty_model(config), partial, _DTYPES[dtype], file_bytes)
+        _write_others(config, training, partial, _DTYPES[dtype])
+        partial.rename(target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        if not folder.is_local:
+            shutil.rmtree(local, ignore_errors=True)
+    return step
+
+
+def _step(folder: RunFolder, step: int | None) -> int:
+    complete = checkpoint.complete_steps(folder)
+    if not complete:
+        raise JobError(f"{folder.uri} holds no complete checkpoint")
+    if step is None:
+        return complete[-1]
+    if step not in complete:
+        have = ", ".join(map(str, complete))
+        raise JobError(f"{folder.uri} has no complete checkpoint of step {step}; it has {have}")
+    return step
+
+
+def _write_tensors(local: Path, model: CausalLMWithLoss, target: Path, dtype: torch.dtype, file_bytes: int) -> None:
+    metadata = FileSystemReader(local).read_metadata().state_dict_metadata
+    stored = {name.removeprefix(_PREFIX): found for name, found in metadata.items()
+              if name.startswith(_PREFIX) and isinstance(found, TensorStorageMetadata)}
+    state = model.model.state_dict()
+    names = _untied(state, model)
+    lacking = [name for name in names if name not in stored]
+    if lacking:
+        raise JobError(f"the checkpoint lacks {len(lacking)} of the model's weights, first {lacking[0]}; it was "
+                       "saved with another model")
+    wrong = next((name for name in names if stored[name].size != state[name].shape), None)
+    if wrong is not None:
+        raise JobError(f"{wrong} is {list(stored[wrong].size)} in the checkpoint and {list(state[wrong].shape)} in "
+                       "the model")
+    files = _in_files({name: stored[name].size.numel() * dtype.itemsize for name in names}, file_bytes)
+    placed: dict[str, str] = {}
+    for number, part in enumerate(files, 1):
+        name = f"model-{number:05d}-of-{len(files):05d}.safetensors" if len(files) > 1 else "model.safetensors"
+        save_file(_read(local, {key: stored[key] for key in part}, dtype), target / name, {"format": "pt"})
+        placed |= dict.fromkeys(part, name)
+    if len(files) > 1:
+        total = sum(stored[key].size.numel() * dtype.itemsize for key in names)
+        index = {"metadata": {"total_size": total}, "weight_map": placed}
+        (target / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
+
+
+def _untied(state: dict[str, Tensor], model: CausalLMWithLoss) -> list[str]:
+    """Names of the weights, each tied one once: the second name is made again by `from_pretrained`."""
+    seen: set[int] = set()
+    names = []
+    parameters = dict(model.model.named_parameters(remove_duplicate=False))
+    for name in state:
+        tensor = parameters.get(name)
+        if tensor is None or id(tensor) not in seen:
+            names.append(name)
+        seen.add(id(tensor))
+    return names
+
+
+def _in_files(sizes: dict[str, int], file_bytes: int) -> list[list[str]]:
+    files: list[list[str]] = []
+    room = 0
+    for name, size in sizes.items():
+        if not files or size > room:
+            files.append([])
+            room = file_bytes
+        files[-1].append(name)
+        room -= size
+    return files
+
+
+def _read(local: Path, wanted: dict[str, TensorStorageMetadata], dtype: torch.dtype) -> dict[str, Tensor]:
+    found = {}
+    for name, one in wanted.items():
+        whole = {f"{_PREFIX}{name}": torch.empty(one.size, dtype=one.properties.dtype)}
+        state_dict_loader.load(whole, storage_reader=FileSystemReader(local), no_dist=True)
+        tensor = whole[f"{_PREFIX}{name}"]
+        found[name] = tensor.to(dtype) if tensor.is_floating_point() else tensor
+    return found
+
+
+def _write_others(config: PretrainedConfig, training: TrainConfig, target: Path, dtype: torch.dtype) -> None:
+    written = AutoConfig.for_model(**config.to_dict())
+    written.dtype = dtype
+    written.architectures = [type(empty_model(config).model).__name__]
+    written.save_pretrained(target)
+    named = training.model.architecture is None
+    name, revision = (training.model.name, training.model.revision) if named else (training.data.tokenizer, None)
+    if training.data.tokenizer:
+        name, revision = training.data.tokenizer, None
+    if name is not None:
+        try:
+            AutoTokenizer.from_pretrained(name, revision=revision).save_pretrained(target)
+        except (OSError, ValueError) as error:
+            print(f"no tokenizer was written: {name}: {first_line(error)}")
+    try:
+        generation = GenerationConfig.from_pretrained(training.model.name, revision=training.model.revision) \
+            if named else GenerationConfig.from_model_config(config)
+    except OSError:  # not every model has one
+        generation = GenerationConfig.from_model_config(config)
+    generation.save_pretrained(target)
