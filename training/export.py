@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
-from torch.distributed.checkpoint import FileSystemReader, state_dict_loader
+from torch.distributed.checkpoint import state_dict_loader
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PretrainedConfig
 

@@ -20,7 +20,7 @@ class Registry(BaseHTTPRequestHandler):
         repository, tag = self.path.removeprefix("/v2/").split("/manifests/")
         if self.wants_token and self.headers.get("Authorization") != "Bearer anonymous":
             self.send_response(401)
-            realm = f'Bearer realm="http://127.0.0.1:{self.server.server_port}/token",service="here"'
+            realm = f'Bearer realm="http://127.0.0.1:{self.connection.getsockname()[1]}/token",service="here"'
             self.send_header("WWW-Authenticate", realm)
         else:
             self.send_response(200 if f"{repository}:{tag}" in self.images else 404)
@@ -31,7 +31,7 @@ class Registry(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(json.dumps({"token": "anonymous"}).encode())
 
-    def log_message(self, *_):
+    def log_message(self, *_):  # pyright: ignore[reportIncompatibleMethodOverride]
         pass
 
 

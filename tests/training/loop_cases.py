@@ -37,20 +37,15 @@ def work(job, local_world=None, nan_at=()):
 
 def spoil_weights_after(job, step):
     """`work`, but after this step a weight of the last rank is infinite, as from a bit that flipped."""
-    true_launched = train.watch.StepWatch.launched
+    true_step, steps_done = train.step.train_step, itertools.count(1)
 
-    def launched(self, number, *arguments):
-        true_launched(self, number, *arguments)
-        if number == step and dist.get_rank() == dist.get_world_size() - 1:
-            _first_shard(models[0])[0] = float("inf")
+    def spoiling(trained, *arguments, **named):
+        numbers = true_step(trained, *arguments, **named)
+        if next(steps_done) == step and dist.get_rank() == dist.get_world_size() - 1:
+            _first_shard(trained)[0] = float("inf")
+        return numbers
 
-    models, true_build = [], train.parallel.build
-
-    def build(*arguments, **named):
-        models.append(true_build(*arguments, **named))
-        return models[0]
-
-    train.watch.StepWatch.launched, train.parallel.build = launched, build
+    train.step.train_step = spoiling
     return work(job)
 
 

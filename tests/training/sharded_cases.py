@@ -175,7 +175,8 @@ def _break(trained, broken):
     if broken == "loss":
         return trained.register_forward_hook(lambda _module, _inputs, loss: loss * float("nan"))
     layer = model.decoder_layers(trained.model)[0]
-    return layer.mlp.register_full_backward_pre_hook(lambda _module, grads: tuple(g * float("inf") for g in grads))
+    mlp = layer.get_submodule("mlp")
+    return mlp.register_full_backward_pre_hook(lambda _module, grads: tuple(g * float("inf") for g in grads))
 
 
 def _all_state(trained, optimizer):
