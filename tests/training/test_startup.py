@@ -26,6 +26,7 @@ def graphs_of_a_fresh_process(cache):
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile on a CPU needs g++")
+@pytest.mark.long
 def test_all_layers_share_one_compilation_and_a_restarted_process_finds_it(tmp_path):
     assert graphs_of_a_fresh_process(tmp_path / "cache") == {"anew": 1, "from_cache": 0}
     assert graphs_of_a_fresh_process(tmp_path / "cache") == {"anew": 0, "from_cache": 1}
