@@ -11,6 +11,7 @@ from k8s.files import write_manifests
 from settings import Settings, SettingsError, load_settings
 from settings.placement import PLACEMENT_FILE
 from stacks.cluster_stack import ClusterStack
+from stacks.manifest_check import wrong_manifests
 from stacks.network_stack import NetworkStack
 from stacks.platform_stack import PlatformStack
 from stacks.training_stack import TrainingStack
@@ -38,15 +39,17 @@ def build(app: cdk.App, settings: Settings) -> list[cdk.Stack]:
 
 
 def main() -> None:
-    """Read `-c config=` and `-c set=`, build, synthesize."""
+    """Read `-c config=` and `-c set=`, build, synthesize, and stop at a manifest that would not work."""
     app = cdk.App()
     try:
         settings = load_settings(app.node.try_get_context("config") or "l4", app.node.try_get_context("set"),
                                  PLACEMENT_FILE, say=lambda line: print(line, file=sys.stderr))
     except SettingsError as error:
         sys.exit(str(error))
-    build(app, settings)
-    app.synth()
+    stacks = build(app, settings)
+    cdk_out = Path(app.synth().directory)
+    manifests = [m for s in stacks if isinstance(s, PlatformStack | TrainingStack) for m in s.manifests]
+    sys.exit(wrong_manifests(cdk_out, manifests))
 
 
 if __name__ == "__main__":

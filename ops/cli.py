@@ -228,6 +228,26 @@ def transport(
     raise typer.Exit(EXIT_CODES[found.verdict])
 
 
+@app.command(epilog="Example: eagleray check cdk.out my-rayjob.yaml")
+def check(
+    manifests: Annotated[list[str], typer.Argument(metavar="FILE|DIR|-…", help=
+        "YAML or JSON of any number of objects, folders of it, or what cdk synth wrote.")],
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Find what is wrong with manifests for Ray and EFA before a cluster sees them, one finding a line.
+
+    Also what neither the API server nor KubeRay says: jobs that are never submitted, pods that fit no node, NCCL
+    that may fall back to TCP, a published dashboard. Every rule with its reason: docs/check.md.
+
+    Exit codes: 0 nothing found, 1 findings, 2 something that cannot be read.
+    """
+    from ops.check_command import findings, text
+
+    found = findings(manifests)
+    typer.echo(text(found, "json" if as_json else "lines"), nl=False)
+    raise typer.Exit(1 if found else 0)
+
+
 @app.command(epilog="Example: eagleray tokenize corpus/ --kind jsonl --tokenizer Qwen/Qwen2.5-1.5B --out tokens")
 def tokenize(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="A file, a folder, an s3:// prefix, or with "

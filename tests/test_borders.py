@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "constructs/eagleray": {"eagleray", "aws_cdk", "constructs"},
     # A Lambda as well as a library: what Lambda's Python runtime brings, and nothing more.
     "constructs/eagleray/gate": {"eagleray.gate", "boto3", "botocore"},
-    "k8s": {"k8s", "cdk8s", "cdk8s_plus_28", "constructs", "training.config"},
+    "k8s": {"k8s", "cdk8s", "cdk8s_plus_28", "constructs", "training.config", "eagleray.catalog"},
     "training": {"training", "torch", "ray", "transformers"},
     "ops": {"ops", "settings", "k8s", "training", "eagleray.catalog", "eagleray.gate", "boto3", "kubernetes", "ray",
             "transformers"},
