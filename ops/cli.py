@@ -230,8 +230,7 @@ def transport(
 
 @app.command(epilog="Example: eagleray check cdk.out my-rayjob.yaml")
 def check(
-    manifests: Annotated[list[str], typer.Argument(metavar="FILE|DIR|-…", help=
-        "YAML or JSON of any number of objects, folders of it, or what cdk synth wrote.")],
+    manifests: Annotated[list[str], typer.Argument(metavar="FILE|DIR|-…", help="YAML or JSON, or a cdk.out.")],
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Find what is wrong with manifests for Ray and EFA before a cluster sees them, one finding a line.
