@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-# Each import adds its rules to RULES, in this order.
-from k8s.rules import (  # noqa: F401  # noqa: F401
+# Each import adds its rules to RULES.
+from k8s.rules import (  # noqa: F401
     deletion,
     efa,
+    efa_jobs,
     exposure,
     names,
     plugins,
     pods,
     ray_clusters,
+    ray_images,
     ray_jobs,
     references,
     scheduling,

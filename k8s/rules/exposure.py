@@ -45,8 +45,9 @@ def dashboard(world: World) -> Iterator[Fault]:
 
 def _head(cluster: Cluster) -> Iterator[Fault]:
     head, manifest = cluster.head, cluster.manifest
-    if (kind := head.spec.get("serviceType", "ClusterIP")) in _OUTSIDE:
-        yield manifest.fault(f"{head.path}.serviceType", f"{kind} publishes the dashboard", "use ClusterIP")
+    if (kind := head.spec.get("serviceType", "ClusterIP")) not in ("ClusterIP", "", "Headless"):
+        what = "publishes the dashboard" if kind in _OUTSIDE else "is no type of Service"
+        yield manifest.fault(f"{head.path}.serviceType", f"{kind} {what}", "use ClusterIP")
     if head.spec.get("enableIngress"):
         yield manifest.fault(
             f"{head.path}.enableIngress",

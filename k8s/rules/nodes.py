@@ -18,7 +18,9 @@ _EFFECTS = {"NO_SCHEDULE": "NoSchedule", "NO_EXECUTE": "NoExecute", "PREFER_NO_S
 @cache
 def catalog_nodes() -> dict[str, Node]:
     """A node of every instance type that we know, by type."""
-    return {t.type: Node(t.type, t.alloc_cpu_m, t.alloc_mem_mib, t.gpus, t.efa) for t in instance_types().values()}
+    return {
+        t.type: Node(t.type, t.alloc_cpu_m, t.alloc_mem_mib, t.gpus, t.efa) for t in instance_types().values()
+    }
 
 
 def around_files() -> Surroundings:
@@ -32,11 +34,17 @@ def around_app(cdk_out: Path) -> Surroundings:
     for file in sorted(cdk_out.glob("*.template.json")):
         resources |= json.loads(file.read_text(encoding="utf-8")).get("Resources") or {}
     groups = [r["Properties"] for r in resources.values() if r.get("Type") == "AWS::EKS::Nodegroup"]
-    versions = [r["Properties"].get("Version") for r in resources.values() if r.get("Type") == "AWS::EKS::Cluster"]
+    versions = [
+        r["Properties"].get("Version") for r in resources.values() if r.get("Type") == "AWS::EKS::Cluster"
+    ]
     nodes = [_node(group, resources) for group in groups]
     known = [node for node in nodes if node]
-    return Surroundings(kubernetes=next((v for v in versions if v), Surroundings.kubernetes), complete=True,
-                        catalog=catalog_nodes(), nodes=known if len(known) == len(nodes) else ())
+    return Surroundings(
+        kubernetes=next((v for v in versions if v), Surroundings.kubernetes),
+        complete=True,
+        catalog=catalog_nodes(),
+        nodes=known if len(known) == len(nodes) else (),
+    )
 
 
 def _node(group: Mapping[str, Any], resources: Mapping[str, Any]) -> Node | None:
@@ -48,7 +56,17 @@ def _node(group: Mapping[str, Any], resources: Mapping[str, Any]) -> Node | None
     base = catalog_nodes().get(types[0])
     if base is None:
         return None
-    taints = [{"key": t.get("Key", ""), "value": t.get("Value", ""), "effect": _EFFECTS.get(t.get("Effect"), "")}
-              for t in group.get("Taints") or []]
-    return Node(base.type, base.cpu_m, base.memory_mib, base.gpus, base.efa, group["ScalingConfig"]["MaxSize"],
-                group.get("Labels") or {}, taints)
+    taints = [
+        {"key": t.get("Key", ""), "value": t.get("Value", ""), "effect": _EFFECTS.get(t.get("Effect"), "")}
+        for t in group.get("Taints") or []
+    ]
+    return Node(
+        base.type,
+        base.cpu_m,
+        base.memory_mib,
+        base.gpus,
+        base.efa,
+        group["ScalingConfig"]["MaxSize"],
+        group.get("Labels") or {},
+        taints,
+    )

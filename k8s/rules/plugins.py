@@ -98,3 +98,18 @@ def priority(world: World) -> Iterator[Fault]:
                 f"is {pod.spec.get('priorityClassName', 'not set')}",
                 "use system-node-critical",
             )
+
+
+@rule(
+    "plugin-nodes",
+    reason="on a node without devices a plugin fails, again and again",
+    unseen=NOBODY,
+    source="NVIDIA/k8s-device-plugin and aws/eks-charts, the plugins' node affinity",
+)
+def nodes(world: World) -> Iterator[Fault]:
+    without = any(not node.gpus for node in world.around.nodes)
+    for pod in _plugins(world) if without else []:
+        if not pod.spec.get("nodeSelector") and not pod.spec.get("affinity"):
+            yield pod.manifest.fault(
+                f"{pod.path}.nodeSelector", "is not set, and there are nodes without GPUs", "select the GPU nodes"
+            )

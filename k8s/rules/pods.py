@@ -12,6 +12,11 @@ from k8s.rules.world import World, below
 
 _SELECTING = ("Deployment", "DaemonSet", "StatefulSet", "ReplicaSet")
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_WORDS = {
+    "imagePullPolicy": ("IfNotPresent", "Always", "Never"),
+    "terminationMessagePolicy": ("File", "FallbackToLogsOnError"),
+}
+_HOST_PATHS = ("", "DirectoryOrCreate", "Directory", "FileOrCreate", "File", "Socket", "CharDevice", "BlockDevice")
 _OPERATORS = ("Exists", "Equal", "Lt", "Gt")
 
 
@@ -157,6 +162,8 @@ def selectors(world: World) -> Iterator[Fault]:
         if pod.role not in _SELECTING:
             continue
         selector = below(pod.manifest.body, "spec.selector.matchLabels") or {}
+        if not selector and not below(pod.manifest.body, "spec.selector.matchExpressions"):
+            yield pod.manifest.fault("spec.selector", "selects nothing", "use the labels of the pods")
         for key, value in selector.items():
             if pod.labels.get(key) != value:
                 yield pod.manifest.fault(
@@ -186,7 +193,7 @@ def tolerations(world: World) -> Iterator[Fault]:
 
 
 @rule(
-    "pull-policy",
+    "word",
     reason="words that Kubernetes reads by their exact spelling",
     unseen=POD_EVENT,
     source=KUBERNETES,
@@ -204,12 +211,19 @@ def words(world: World) -> Iterator[Fault]:
             and (pod.role != "submitter" or "restartPolicy" in pod.spec)
         ):
             yield pod.manifest.fault(f"{pod.path}.restartPolicy", "the pod of a Job must end", "use Never")
+        for i, volume in enumerate(pod.spec.get("volumes") or []):
+            kind = (volume.get("hostPath") or {}).get("type", "")
+            if kind not in _HOST_PATHS:
+                yield pod.manifest.fault(f"{pod.path}.volumes[{i}].hostPath.type", f"is {kind!r}", "leave it out")
         for path, container in pod.containers:
-            if container.get("imagePullPolicy", "Always") not in ("Always", "IfNotPresent", "Never"):
-                yield pod.manifest.fault(
-                    f"{path}.imagePullPolicy",
-                    f"is {container['imagePullPolicy']!r}",
-                    "use IfNotPresent, Always or Never",
-                )
-            if not container.get("image") and pod.role != "submitter":
+            for name, choices in _WORDS.items():
+                if container.get(name, choices[0]) not in choices:
+                    yield pod.manifest.fault(
+                        f"{path}.{name}", f"is {container[name]!r}", f"use {' or '.join(choices)}"
+                    )
+            if not container.get("image"):
                 yield pod.manifest.fault(f"{path}.image", "is missing", "name one")
+    for manifest in world.of("DaemonSet"):
+        kind = below(manifest.body, "spec.updateStrategy.type") or "RollingUpdate"
+        if kind not in ("RollingUpdate", "OnDelete"):
+            yield manifest.fault("spec.updateStrategy.type", f"is {kind!r}", "use RollingUpdate or OnDelete")

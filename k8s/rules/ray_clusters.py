@@ -294,3 +294,18 @@ def service_upgrade(world: World) -> Iterator[Fault]:
                 f"{kind} needs clusterUpgradeOptions and enableInTreeAutoscaling",
                 "set both",
             )
+
+
+@rule(
+    "dashboard-host",
+    reason="jobs are submitted to the dashboard from another pod",
+    unseen="the submitter waits for ever",
+    source="Ray documentation, ray start",
+)
+def dashboard_host(world: World) -> Iterator[Fault]:
+    for cluster in world.clusters:
+        host = cluster.head.params.get("dashboard-host", "0.0.0.0")
+        if host not in ("0.0.0.0", "::") and not host.startswith("$"):
+            yield cluster.manifest.fault(
+                f"{cluster.head.path}.rayStartParams.dashboard-host", f"{host} hears no other pod", "use 0.0.0.0"
+            )

@@ -68,6 +68,11 @@ def references(world: World) -> Iterator[Fault]:
     for pod in world.pods:
         for kind, name, field, _ in _references(pod):
             yield from _missing(world, pod.manifest, used, kind, name, f"{field}.name")
+        for i, volume in enumerate(pod.spec.get("volumes") or []):
+            if "configMap" in volume and not volume["configMap"].get("name"):
+                yield pod.manifest.fault(
+                    f"{pod.path}.volumes[{i}].configMap.name", "is missing", "name a ConfigMap"
+                )
         if name := pod.spec.get("serviceAccountName"):
             yield from _missing(
                 world, pod.manifest, used, "ServiceAccount", name, f"{pod.path}.serviceAccountName"

@@ -39,9 +39,12 @@ def _lacking(pod: Pod, node: Node) -> list[str]:
 
 
 def _candidates(pod: Pod, world: World) -> Sequence[Node]:
-    """Nodes that a pod may run on as far as labels and taints say; none where that cannot be known."""
+    """Nodes that a pod is meant for as far as labels and taints say; none where that cannot be known."""
     if world.around.nodes:
-        return [node for node in world.around.nodes if _selected(pod, node) and not _repelled(pod, node)]
+        selected = [node for node in world.around.nodes if _selected(pod, node)]
+        # A pod that asks for devices is meant for their nodes, though it may fail to tolerate them.
+        devices = [node for node in selected if node.gpus] if {GPU, EFA} & set(pod.asks) else []
+        return devices or [node for node in selected if not _repelled(pod, node)]
     named = (pod.spec.get("nodeSelector") or {}).get(INSTANCE_TYPE)
     if named:
         return [world.around.catalog[named]] if named in world.around.catalog else []
@@ -98,8 +101,8 @@ def matches(world: World) -> Iterator[Fault]:
                 f"no node has {_pairs(pod.spec['nodeSelector'])}",
                 "use the labels of a nodegroup, or add them to one",
             )
-        elif not any(not _repelled(pod, node) for node in selected):
-            yield _untolerated(pod, _repelled(pod, selected[0])[0])
+        elif all(_repelled(pod, node) for node in _candidates(pod, world) or selected):
+            yield _untolerated(pod, _repelled(pod, (_candidates(pod, world) or selected)[0])[0])
         elif (
             pod.role == "DaemonSet"
             and (repelled := [t for node in selected for t in _repelled(pod, node)])

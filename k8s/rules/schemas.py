@@ -35,6 +35,7 @@ _BUILT_IN = {
     "events.k8s.io",
     "apiextensions.k8s.io",
 }
+_RAY_VERSIONS = ("ray.io/v1", "ray.io/v1alpha1")
 _MOST_ERRORS = 50
 
 
@@ -66,7 +67,7 @@ def faults(manifest: Manifest, version: str) -> tuple[list[tuple[str, Fault]], d
 
 def _validator(manifest: Manifest, version: str) -> jsonschema.Draft202012Validator | None:
     if manifest.group == "ray.io":
-        if manifest.kind not in ray_schema()["$defs"]:
+        if manifest.kind not in RAY_KINDS or str(manifest.body.get("apiVersion")) not in _RAY_VERSIONS:
             raise FileNotFoundError(manifest.kind)
         return jsonschema.Draft202012Validator(
             {"$ref": f"{BASE}ray.json#/$defs/{manifest.kind}"}, registry=_registry(version)
