@@ -60,7 +60,10 @@ def read(names: list[str]) -> Documents:
 
 def is_cdk_out(path: Path) -> bool:
     """Whether a folder is what `cdk synth` wrote."""
-    return (path / "cdk.out").is_file()
+    try:
+        return (path / "cdk.out").is_file()
+    except OSError:  # a name too long for this file system
+        return False
 
 
 def _files(path: Path) -> list[Path]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from k8s.rules import reference as rules
 from settings import load_settings, reference
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -16,6 +17,14 @@ def test_the_readme_lists_every_setting_as_it_is():
     table = re.search(r"<!-- settings:.*?-->\n(.*?)\n<!-- /settings -->", text, re.DOTALL)
     assert table, "README.md has lost the markers around the table of settings"
     assert table.group(1).strip() == reference.markdown(), "run `python -m settings.reference README.md`"
+
+
+def test_the_rules_for_manifests_are_listed_as_they_are():
+    text = (ROOT / "docs" / "check.md").read_text()
+    table = re.search(r"<!-- rules:.*?-->\n(.*?)\n<!-- /rules -->", text, re.DOTALL)
+    assert table, "docs/check.md has lost the markers around the table of rules"
+    assert table.group(1).strip() == rules.markdown(), "run `python -m k8s.rules.reference docs/check.md`"
+    assert "synth, check |  |" not in table.group(1), "a rule without a test"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)

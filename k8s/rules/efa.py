@@ -39,7 +39,7 @@ def _doors(env: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 @rule(
     "tcp-door",
-    reason="these variables let NCCL use TCP, ten times slower, without an error",
+    reason="these variables let NCCL use TCP, far slower, without an error",
     unseen=NOBODY,
     source=_NCCL,
 )

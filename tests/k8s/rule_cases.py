@@ -117,7 +117,8 @@ KUBERAY = {
     "33 below zero": ("replicas", _job(f"{_GROUP}.minReplicas", -1)),
     "33 clamped": ("replicas", _job(f"{_GROUP}.replicas", 9)),
     "34 resources twice": ("group-resources", _job(f"{_GROUP}", {
-        **ray_cluster_spec()["workerGroupSpecs"][0], "resources": {"CPU": "1"}, "rayStartParams": {"num-cpus": "1"}})),
+        **ray_cluster_spec()["workerGroupSpecs"][0],
+        "resources": {"CPU": "1"}, "rayStartParams": {"num-cpus": "1"}})),
     "35 labels as a parameter": ("ray-start-labels", _job(f"{_GROUP}.rayStartParams.labels", "a=b")),
     "35 a label that is none": ("label", _job(f"{_GROUP}.labels", {"a b": "c"})),
     "36 a number as parameter": ("ray-schema", _job(f"{_HEAD}.rayStartParams.num-cpus", 0)),

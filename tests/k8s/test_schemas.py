@@ -1,6 +1,7 @@
 """Every manifest against the schema of its kind, unknown fields forbidden."""
 
 import copy
+import json
 import os
 from pathlib import Path
 
@@ -9,6 +10,9 @@ import pytest
 import yaml
 from crd_schema import errors
 from lookup import only
+
+from k8s.rules import Manifest, ray_table
+from k8s.rules.schemas import faults
 
 FOLDER = os.environ.get("KUBERAY_CRDS", "")
 CRDS = Path(FOLDER)
@@ -66,7 +70,11 @@ def _with(manifest, path, value):
     ("RayCluster", "spec.headGroupSpec.template.spec.containers", None),
 ])
 def test_the_schema_is_strict_enough_to_see_a_mistake(synth_l4, kind, path, value):
-    assert errors(CRDS, _with(only(synth_l4.manifests, kind), path, value))
+    wrong = _with(only(synth_l4.manifests, kind), path, value)
+    assert errors(CRDS, wrong)
+    # So is the small table of it; a word that is no quantity has a rule of its own, and so has a null.
+    if value not in ("lots", None):
+        assert faults(Manifest(wrong), "1.36")[0]
 
 
 def test_files_hold_what_the_stacks_apply(synth_l4):
@@ -74,3 +82,11 @@ def test_files_hold_what_the_stacks_apply(synth_l4):
     in_files = [yaml.safe_load(path.read_text()) for path in sorted(folder.glob("*.yaml"))]
     assert in_files == synth_l4.stacks["PlatformStack"].manifests + synth_l4.stacks["TrainingStack"].manifests
     assert not [path for path in folder.iterdir() if "${Token[" in path.read_text()]
+
+
+@needs_crds
+def test_the_table_of_rays_fields_is_that_of_the_crds():
+    found = ray_table.types(CRDS)
+    known = json.loads(ray_table.TABLE.read_text())["types"]
+    assert {"RayClusterSpec", "RayJobSpec"} <= set(found)
+    assert found == {name: known[name] for name in found}
