@@ -1,0 +1,1 @@
+"""The subcommands of `eagleray`; each imports what it runs only when it runs."""
