@@ -36,7 +36,7 @@ demo: synth ## Train the synthesized job on this machine; results in out/rehears
 	@$(ACTIVATED) exec eagleray rehearse
 
 test: setup ## All tests that need no GPU; about 5 minutes
-	@$(ACTIVATED) exec python -m pytest -m "not gpu and not long"
+	@$(ACTIVATED) exec python -m pytest -m "not gpu and not long" -n auto --maxprocesses 4 --dist loadfile
 
 lint: setup ## ruff and pyright
 	@$(ACTIVATED) ruff check . && pyright
