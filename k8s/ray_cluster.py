@@ -50,21 +50,29 @@ class WorkerGroup:
 
 
 class RayCluster(KubernetesObject):
-    """A RayCluster of fixed size.
-
-    KubeRay ignores a changed pod template unless upgradeStrategy is Recreate. It adds /dev/shm in memory, as
-    large as the memory limit, by itself.
-    """
+    """A RayCluster; see `ray_cluster_spec`."""
 
     def __init__(self, scope: Construct, construct_id: str, *, name: str, namespace: str, pods: RayPods,
                  workers: WorkerGroup) -> None:
         super().__init__(scope, construct_id, api_version="ray.io/v1", kind="RayCluster",
-                         name=name, namespace=namespace, spec={
-                             "rayVersion": pods.ray_version,
-                             "upgradeStrategy": {"type": "Recreate"},
-                             "headGroupSpec": _head(pods),
-                             "workerGroupSpecs": [_workers(pods, workers)],
-                         })
+                         name=name, namespace=namespace, spec=ray_cluster_spec(pods, workers))
+
+
+def ray_cluster_spec(pods: RayPods, workers: WorkerGroup) -> dict[str, Any]:
+    """The `spec` of a RayCluster of fixed size.
+
+    KubeRay ignores a changed pod template unless upgradeStrategy is Recreate. It adds /dev/shm in memory, as
+    large as the memory limit, by itself.
+    """
+    return {
+        "rayVersion": pods.ray_version,
+        "upgradeStrategy": {"type": "Recreate"},
+        # KubeRay makes a random token, keeps it in a Secret named like this cluster and hands it to head, workers
+        # and submitters by secretKeyRef (KubeRay 1.7.0, raycluster_controller.go, pod.go): it is written nowhere.
+        "authOptions": {"mode": "token"},
+        "headGroupSpec": _head(pods),
+        "workerGroupSpecs": [_workers(pods, workers)],
+    }
 
 
 def _head(pods: RayPods) -> dict[str, Any]:

@@ -86,7 +86,7 @@ class RehearsalBackEnd:
             self.cluster.check()
 
         began = time.monotonic()
-        client = connect(self.cluster.dashboard)
+        client = connect(self.cluster.dashboard, self.cluster.token)
         follower = Follower(client, submit(client, job), results / "metrics.jsonl")
         try:
             with self.screen.training(self.shape.steps) as steps:

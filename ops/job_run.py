@@ -28,15 +28,16 @@ class JobFailedError(CommandError):
         self.log = log
 
 
-def connect(dashboard: str) -> JobSubmissionClient:
-    """A client of the job API; never through a proxy."""
+def connect(dashboard: str, token: str) -> JobSubmissionClient:
+    """A client of the job API, which `token` opens; never through a proxy."""
     for name in ("NO_PROXY", "no_proxy"):
         os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1"]))
     from ray.job_submission import JobSubmissionClient
 
     for name in ("ray.dashboard.modules.dashboard_sdk", "ray._private.runtime_env.packaging"):
         logging.getLogger(name).setLevel(logging.WARNING)  # they report each upload
-    return JobSubmissionClient(dashboard)
+    # Not by environment, as KubeRay's submitter has it: Ray reads that once a process.
+    return JobSubmissionClient(dashboard, headers={"Authorization": f"Bearer {token}"})
 
 
 def submit(client: JobSubmissionClient, job: SubmittedJob) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from pathlib import Path
 from ops import processes
 from ops.errors import CommandError, NothingToDoError
 from ops.slot import Slot
+from ops.submitted_job import TOKEN_VARIABLE
 
 # Of the person's shell: what would steer this cluster without being part of the job.
 _NOT_INHERITED = ("RAY_", "NCCL_", "FI_", "GLOO_", "PYTHONPATH", "MASTER_", "WORLD_SIZE", "RANK", "LOCAL_RANK")
@@ -44,11 +46,16 @@ class Node:
 
 @dataclass
 class LocalCluster:
-    """A running cluster. Made by `local_cluster`, which also ends it."""
+    """A running cluster. Made by `local_cluster`, which also ends it.
+
+    `token` opens its ports where its nodes' environment sets RAY_AUTH_MODE to token: other users of this machine
+    reach them too.
+    """
 
     slot: Slot
     folder: Path
     marker: str
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     nodes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
@@ -127,6 +134,7 @@ class LocalCluster:
         no_proxy = ",".join(filter(None, [os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), local]))
         return inherited | dict(node.environment) | {
             processes.MARKER: self.marker,
+            TOKEN_VARIABLE: self.token,
             "RAY_ADDRESS": address,  # else two clusters on one host find each other
             "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # if we are killed, the nodes leave at once
             "PATH": os.pathsep.join([str(python.parent), os.environ.get("PATH", os.defpath)]),
@@ -137,6 +145,7 @@ class LocalCluster:
 
     def _alive(self) -> int:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        opener.addheaders = [("Authorization", f"Bearer {self.token}")]
         try:
             with opener.open(f"{self.dashboard}/nodes?view=summary", timeout=2) as answer:
                 summary = json.load(answer)["data"]["summary"]

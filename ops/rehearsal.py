@@ -136,7 +136,7 @@ def _run(cluster: LocalCluster, job: SubmittedJob, staging: Path, screen: Screen
         signals.check()
         cluster.check()
 
-    client = connect(cluster.dashboard)
+    client = connect(cluster.dashboard, cluster.token)
     began, first = time.monotonic(), None
     submission = submit(client, job)
     screen.line(f"submitted as {submission}; its workers start")

@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ops.errors import CommandError
-from ops.submitted_job import PodShape, SubmittedJob
+from ops.submitted_job import TOKEN_VARIABLE, PodShape, SubmittedJob
 from training.config import TrainJob
 
 MOST_NODES, MOST_WORKERS_PER_NODE = 2, 2
@@ -46,7 +46,7 @@ class Replacement:
 
 # Of the pods' and the job's environment: only a GPU node or the image gives these a meaning.
 _DROPPED = ("NCCL_*", "GLOO_*", "TORCH_NCCL_*", "FI_*", "OFI_*", "RDMAV_*", "NVIDIA_*", "CUDA_*", "PYTORCH_CUDA_*",
-            "PYTORCH_ALLOC_*", "TORCH_FR_*", "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "RAY_AUTH_*")
+            "PYTORCH_ALLOC_*", "TORCH_FR_*", "PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 _OWN_EACH_NODE = ("*port", "*memory", "node-ip-address", "address", "temp-dir", "block", "plasma-directory")
 _START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
 
@@ -76,7 +76,8 @@ _REASONS = (
     (f"* env*.{_START_TIMEOUT}", "nodes are here at once"),
     ("* env*.GLOO_SOCKET_IFNAME", "gloo in place of NCCL, and only over the loopback interface"),
     ("* env*.HF_HUB_OFFLINE", "nothing is downloaded"),
-    *((f"* env*.{name}", "means nothing without GPU, EFA, the image or the cluster's token") for name in _DROPPED),
+    (f"* env*.{TOKEN_VARIABLE}", "as random as KubeRay's, and known to this cluster only"),
+    *((f"* env*.{name}", "means nothing without GPU, EFA or the image") for name in _DROPPED),
     ("* env*", "a path inside the image, or a value that only Kubernetes knows"),
 )
 
@@ -181,7 +182,8 @@ def _laid_over(below: Any, above: Any) -> Any:
 
 def _pod(pod: PodShape) -> PodShape:
     here = f"Python {platform.python_version()}, ray {version('ray')}, torch {version('torch')}"
-    return replace(pod, image=here, environment=_environment(pod.environment), unresolved={})
+    token = {name: "made by the local cluster" for name in pod.unresolved if name == TOKEN_VARIABLE}
+    return replace(pod, image=here, environment=_environment(pod.environment), unresolved=token)
 
 
 def _environment(env: Mapping[str, Any]) -> dict[str, str]:

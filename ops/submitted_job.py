@@ -16,6 +16,9 @@ from pydantic import ValidationError
 from ops.errors import NothingToDoError
 from training.config import TrainJob
 
+TOKEN_VARIABLE = "RAY_AUTH_TOKEN"
+"""Where Ray looks for the token that its every port wants once RAY_AUTH_MODE is token."""
+
 
 @dataclass(frozen=True)
 class PodShape:
@@ -86,7 +89,7 @@ def submitted_job(objects: list[dict[str, Any]], cdk_out: Path) -> SubmittedJob:
         entrypoint_cpus=spec.get("entrypointNumCpus"), runtime_env=runtime_env,
         deadline_seconds=spec.get("activeDeadlineSeconds"), files=files, mounts=mounts, job_file=job_file,
         job=_train_job(name, job_file, files[job_file]), cluster=cluster["metadata"]["name"],
-        head=_pod_shape(1, cluster["spec"]["headGroupSpec"]),
+        head=_pod_shape(1, cluster["spec"]["headGroupSpec"], cluster),
         workers=_only_worker_group(cluster))
 
 
@@ -203,16 +206,28 @@ def _only_worker_group(cluster: dict[str, Any]) -> PodShape:
     if len(groups) != 1:
         raise NothingToDoError(f"RayCluster {cluster['metadata']['name']} has {len(groups)} worker groups; "
                                "a rehearsal needs exactly one")
-    return _pod_shape(groups[0].get("replicas", 1), groups[0])
+    return _pod_shape(groups[0].get("replicas", 1), groups[0], cluster)
 
 
-def _pod_shape(count: int, group: dict[str, Any]) -> PodShape:
+def _pod_shape(count: int, group: dict[str, Any], cluster: dict[str, Any]) -> PodShape:
     container = group["template"]["spec"]["containers"][0]  # KubeRay: container 0 is Ray
     entries = container.get("env") or []
+    names = {entry["name"] for entry in entries}
+    entries = entries + [entry for entry in _token(cluster) if entry["name"] not in names]
     return PodShape(
         count=count, image=container.get("image", ""), ray_start=_ray_start(group, container),
         environment={e["name"]: str(e.get("value", "")) for e in entries if "valueFrom" not in e},
         unresolved={e["name"]: json.dumps(e["valueFrom"]) for e in entries if "valueFrom" in e})
+
+
+def _token(cluster: dict[str, Any]) -> list[dict[str, Any]]:
+    """The variables by which KubeRay hands the cluster's token to a pod of its, where authOptions ask for one."""
+    options = cluster["spec"].get("authOptions") or {}
+    if options.get("mode") != "token":
+        return []
+    secret = {"name": options.get("secretName") or cluster["metadata"]["name"], "key": "auth_token"}
+    return [{"name": "RAY_AUTH_MODE", "value": "token"},
+            {"name": TOKEN_VARIABLE, "valueFrom": {"secretKeyRef": secret}}]
 
 
 def _ray_start(group: dict[str, Any], container: dict[str, Any]) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from constructs import Construct
 from eagleray.identity import PodIdentityRole
 from eagleray.storage import TrainingBucket
 from k8s.bundle import CodeBundle, package_files
-from k8s.ray_cluster import RayPods, WorkerGroup
+from k8s.ray_cluster import RayPods, WorkerGroup, ray_cluster_spec
 from k8s.ray_job import Deadlines, JobSpec, job_spec
 from k8s.training import training_objects
 from k8s.worker_env import efa_environment
@@ -50,7 +49,7 @@ class TrainingStack(Stack):
 
         bundle = _bundle(settings)
         pods, workers = _ray_pods(settings), _workers(settings)
-        job = _job(settings, bundle, cluster_hash=digest([asdict(pods), asdict(workers)]))
+        job = _job(settings, bundle, cluster_hash=digest(ray_cluster_spec(pods, workers)))
         objects = training_objects(namespace=namespace, cluster_name=settings.name, pods=pods, workers=workers,
                                    bundle=bundle, job=job)
         self.manifests = objects.in_order()

@@ -17,6 +17,7 @@ from k8s.rules import (  # noqa: F401
     ray_clusters,
     ray_images,
     ray_jobs,
+    ray_token,
     references,
     scheduling,
     schemas,

@@ -210,6 +210,11 @@ OTHERS = {
     "a privileged pod where none may be": ("pod-security", [_namespace(), put(put(
         ray_job(), "metadata.namespace", "ray"), f"{_RAY}.securityContext", {"privileged": True})]),
     "a level of security": ("pod-security", [_namespace("base")]),
+    "a token in a worker's environment": ("ray-token", _job(f"{_RAY}.env", [
+        {"name": "RAY_AUTH_TOKEN", "value": "abc"}])),
+    "a token in a job's environment": ("ray-token", [ray_job(
+        runtimeEnvYAML="env_vars: {RAY_AUTH_TOKEN: abc}")]),
+    "a head that takes no token": ("ray-token", _job(_ENV, [{"name": "RAY_AUTH_MODE", "value": "disabled"}])),
     "a policy for another cluster": ("network-policy", [ray_cluster(), {
         "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "ray"},
         "spec": {"podSelector": {"matchLabels": {"ray.io/cluster": "other"}}}}]),

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 from lookup import only, variables
@@ -51,6 +52,19 @@ def test_the_dashboard_has_no_address_outside_the_cluster(synth_l4, ray_cluster)
     assert ray_cluster["spec"]["headGroupSpec"]["serviceType"] == "ClusterIP"
     assert "enableIngress" not in ray_cluster["spec"]["headGroupSpec"]
     assert not [m for m in synth_l4.manifests if m["kind"] in ("Service", "Ingress")]
+
+
+def test_ray_asks_for_a_token_that_kuberay_makes_when_the_cluster_comes_up(ray_cluster):
+    # No secretName: KubeRay makes the Secret, so nobody has to write a token anywhere.
+    assert ray_cluster["spec"]["authOptions"] == {"mode": "token"}
+
+
+def test_no_token_and_no_secret_lies_in_what_is_synthesized(synth_l4, ray_pods):
+    assert not [m for m in synth_l4.manifests if m["kind"] == "Secret"]
+    for pod in ray_pods.values():
+        assert not [name for name in variables(pod) if name.startswith("RAY_AUTH")]
+    for file in [*synth_l4.outdir.glob("*.template.json"), *(synth_l4.outdir / "manifests").glob("*ray*.yaml")]:
+        assert not re.search(r"RAY_AUTH_TOKEN|auth_token|Bearer ", file.read_text())
 
 
 # Workers

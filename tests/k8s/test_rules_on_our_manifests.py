@@ -153,6 +153,8 @@ MUTATIONS = [
     ("head-work", "RayCluster", {"spec.headGroupSpec.rayStartParams.num-cpus": "2"}),
     ("head-work", "RayCluster", {f"{_HEAD_POD}.containers[0].env": []}),
     ("memory-limit", "RayCluster", {f"{_WORKER}.resources.limits.memory": None}),
+    ("ray-token", "RayCluster", {"spec.authOptions": None}),
+    ("ray-token", "RayCluster", {"spec.authOptions.mode": "disabled"}),
     ("standing-cluster", "RayCluster", {"spec.upgradeStrategy": None}),
     ("ray-account", "RayCluster", {f"{_HEAD_POD}.serviceAccountName": None}),
     ("ray-image", "RayCluster", {f"{_WORKER}.image": "public.ecr.aws/deep-learning-containers/ray:other"}),

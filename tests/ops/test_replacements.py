@@ -129,3 +129,11 @@ def test_the_volume_looks_as_the_kubelet_makes_it(tmp_path):
     assert (code / "training" / "train.py").read_text() == "print(1)\n"
     assert (code / "training").is_symlink()
     assert (code / "train.json").readlink() == Path("..data/train.json")
+
+
+def test_the_rehearsal_asks_for_a_token_as_the_deployed_cluster_does(submitted, rehearsed):
+    assert rehearsed.head.environment["RAY_AUTH_MODE"] == rehearsed.workers.environment["RAY_AUTH_MODE"] == "token"
+    found = {r.setting: (r.before, r.after) for r in replacements(submitted, rehearsed)}
+    before, after = found["workers env.RAY_AUTH_TOKEN"]
+    assert "secretKeyRef" in before
+    assert after == "made by the local cluster"

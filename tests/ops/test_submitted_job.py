@@ -1,5 +1,7 @@
 """A job is read out of the manifests as KubeRay and the kubelet would read it."""
 
+import json
+
 import pytest
 
 from ops.errors import NothingToDoError
@@ -116,3 +118,19 @@ def test_a_file_that_is_not_yaml(tmp_path):
     (cdk_out / "manifests" / "00-broken.yaml").write_text("a: [1")
     with pytest.raises(NothingToDoError, match=r"00-broken\.yaml: not readable as YAML"):
         read_submitted_job(cdk_out)
+
+
+def test_a_clusters_token_comes_to_its_pods_as_kuberay_hands_it_over(tmp_path):
+    found = hand_made.objects()
+    found["RayCluster"]["spec"]["authOptions"] = {"mode": "token"}
+    job = read(tmp_path, found)
+    for pod in (job.head, job.workers):
+        assert pod.environment["RAY_AUTH_MODE"] == "token"
+        assert json.loads(pod.unresolved["RAY_AUTH_TOKEN"]) == {
+            "secretKeyRef": {"name": "eagleray", "key": "auth_token"}}
+
+
+def test_a_cluster_without_tokens_gets_none(tmp_path):
+    job = read(tmp_path, hand_made.objects())
+    assert "RAY_AUTH_MODE" not in job.head.environment
+    assert "RAY_AUTH_TOKEN" not in job.workers.unresolved
