@@ -8,6 +8,8 @@ from typing import Any
 from k8s.releases import release
 
 OPERATOR_NAMESPACE = "kuberay-operator"
+OPERATOR_PODS = {"app.kubernetes.io/name": "kuberay-operator"}
+"""A label that the chart puts on the operator's pod."""
 
 
 @dataclass(frozen=True)

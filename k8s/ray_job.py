@@ -17,6 +17,8 @@ from training.config import digest
 # Not below the image's WORKDIR /workspace, which would hide what the image has there.
 CODE_PATH = "/eagleray/code"
 ENTRYPOINT = "python -m training.train train.json"
+SUBMITTER_PODS = {"app.kubernetes.io/component": "submitter"}
+"""A label of every submitter's pod, by which the network policies know it."""
 
 # KubeRay fails a RayJob at its deadline but leaves the Ray job running on a cluster it did not make (KubeRay
 # 1.7.0, rayjob_controller.go). The submitter gets the same deadline, and stops the job when it has to go.
@@ -77,7 +79,8 @@ def job_spec(*, prefix: str, cluster: str, cluster_hash: str, image: str, bundle
         "preRunningDeadlineSeconds": deadlines.start,
         "activeDeadlineSeconds": deadlines.run,
         "submitterConfig": {"backoffLimit": 0},
-        "submitterPodTemplate": {"spec": _submitter(image, bundle, deadlines)},
+        "submitterPodTemplate": {"metadata": {"labels": SUBMITTER_PODS},
+                                 "spec": _submitter(image, bundle, deadlines)},
     }, cluster_hash)
 
 

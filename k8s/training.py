@@ -9,6 +9,7 @@ import cdk8s
 import cdk8s_plus_28 as kplus
 
 from k8s.bundle import CodeBundle, CodeConfigMap
+from k8s.network_policies import network_policies
 from k8s.ray_cluster import RayCluster, RayPods, WorkerGroup
 from k8s.ray_job import JobSpec, RayJob
 
@@ -18,13 +19,14 @@ class TrainingObjects:
     """The objects of a training, in the order in which they are applied."""
 
     service_account: dict[str, Any]
+    network_policies: list[dict[str, Any]]
     ray_cluster: dict[str, Any]
     code: dict[str, Any]
     job: dict[str, Any]
 
     def in_order(self) -> list[dict[str, Any]]:
         """All of them."""
-        return [self.service_account, self.ray_cluster, self.code, self.job]
+        return [self.service_account, *self.network_policies, self.ray_cluster, self.code, self.job]
 
 
 def training_objects(*, namespace: str, cluster_name: str, pods: RayPods, workers: WorkerGroup,
@@ -34,7 +36,9 @@ def training_objects(*, namespace: str, cluster_name: str, pods: RayPods, worker
     # The one account with AWS permissions; it has none in Kubernetes.
     kplus.ServiceAccount(chart, "account", automount_token=False, metadata=cdk8s.ApiObjectMetadata(
         name=pods.service_account, namespace=namespace))
+    network_policies(chart, namespace=namespace, cluster=cluster_name)
     RayCluster(chart, "cluster", name=cluster_name, namespace=namespace, pods=pods, workers=workers)
     CodeConfigMap(chart, "code", namespace=namespace, bundle=bundle)
     RayJob(chart, "job", namespace=namespace, job=job)
-    return TrainingObjects(*chart.to_json())
+    account, *policies, cluster, code, ray_job = chart.to_json()
+    return TrainingObjects(account, policies, cluster, code, ray_job)

@@ -56,9 +56,11 @@ class TrainingStack(Stack):
 
         bucket = {BUCKET: storage.bucket.bucket_name}
         account = apply_manifest(self, "ServiceAccount", cluster, objects.service_account)
+        policies = [apply_manifest(self, f"NetworkPolicy-{policy['metadata']['name']}", cluster, policy)
+                    for policy in objects.network_policies]
         ray_cluster = apply_manifest(self, "RayCluster", cluster, objects.ray_cluster)
-        # Only pods that start after the association get credentials.
-        ray_cluster.node.add_dependency(account, identity)
+        # Only pods that start after the association get credentials; and none is up before its policies.
+        ray_cluster.node.add_dependency(account, identity, *policies)
         code = apply_manifest(self, _hashed("Code", bundle.name), cluster, objects.code, bucket)
         ray_job = apply_manifest(self, _hashed("RayJob", job.name), cluster, objects.job)
         ray_job.node.add_dependency(ray_cluster, code)

@@ -69,7 +69,9 @@ class TrainingCluster(Construct):
 
     def _node_addons(self) -> list[IDependable]:
         """The add-ons that run as a DaemonSet: ready without nodes, and needed by the first one."""
-        network_addons = [self._addon(name) for name in ("vpc-cni", "kube-proxy")]
+        # Without its network policy agent, NetworkPolicy objects are accepted and mean nothing. The value is a text
+        # (EKS user guide, cni-network-policy-configure).
+        network_addons = [self._addon("vpc-cni", enableNetworkPolicy="true"), self._addon("kube-proxy")]
         # Not _addon(): the CDK adds this one by itself as soon as anything uses Pod Identity.
         return [*network_addons, cast(IDependable, self.cluster.eks_pod_identity_agent)]
 
@@ -77,9 +79,9 @@ class TrainingCluster(Construct):
         """Add coredns. A Deployment: its add-on is only ready once `nodes` run its pods."""
         self._addon("coredns").node.add_dependency(nodes)
 
-    def _addon(self, name: str) -> eks.Addon:
+    def _addon(self, name: str, **configuration: str) -> eks.Addon:
         return eks.Addon(self, name, addon_name=name, cluster=cast(eks.ICluster, self.cluster),
-                         preserve_on_delete=False)
+                         configuration_values=configuration or None, preserve_on_delete=False)
 
 
 def _endpoint(api_cidrs: Sequence[str]) -> eks.EndpointAccess:

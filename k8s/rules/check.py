@@ -12,6 +12,7 @@ from k8s.rules import (  # noqa: F401
     efa_jobs,
     exposure,
     names,
+    network,
     plugins,
     pods,
     ray_clusters,

@@ -215,6 +215,13 @@ OTHERS = {
     "a token in a job's environment": ("ray-token", [ray_job(
         runtimeEnvYAML="env_vars: {RAY_AUTH_TOKEN: abc}")]),
     "a head that takes no token": ("ray-token", _job(_ENV, [{"name": "RAY_AUTH_MODE", "value": "disabled"}])),
+    "a range of addresses that is none": ("network-block", [{
+        "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "p"},
+        "spec": {"podSelector": {}, "ingress": [{"from": [{"ipBlock": {"cidr": "10.0.0.0"}}]}]}}]),
+    "an exception outside of its range": ("network-block", [{
+        "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "p"},
+        "spec": {"podSelector": {}, "egress": [{"to": [{"ipBlock": {
+            "cidr": "10.0.0.0/16", "except": ["10.1.0.0/24"]}}]}]}}]),
     "a policy for another cluster": ("network-policy", [ray_cluster(), {
         "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "ray"},
         "spec": {"podSelector": {"matchLabels": {"ray.io/cluster": "other"}}}}]),

@@ -16,6 +16,7 @@ FREE = {
     "a name is a name, and what refers to it is looked at": r"metadata\.name|-metadata\.namespace",
     "the default is the same, or as good": r"-.*(updateStrategy\.type|imagePullPolicy|terminationMessagePolicy"
         r"|serviceType|dashboard-host|submissionMode|entrypointNumCpus|Replicas|replicas|hostPath\.type|runAsUser"
+        r"|ports\[\d\]\.protocol|policyTypes\[0\]"
         r"|runAsNonRoot|submitterPodTemplate\.spec\.restartPolicy)",
     "taken from the limits": r"-.*(num-gpus|resources\.requests\..*)",
     "it lies on the system node, which has room": r"-spec\.submitterPodTemplate.*limits.*",
@@ -78,7 +79,7 @@ def broken(value):
     return value + 1 if isinstance(value, int) else f"{value}x"
 
 
-@pytest.mark.parametrize("kind", ["RayJob", "RayCluster", "DaemonSet"])
+@pytest.mark.parametrize("kind", ["RayJob", "RayCluster", "DaemonSet", "NetworkPolicy"])
 def test_whatever_is_changed_or_left_out_is_noticed_unless_it_is_free(ours, kind):
     bodies, around = ours
     free = [re.compile(pattern) for pattern in FREE.values()]
@@ -155,6 +156,8 @@ MUTATIONS = [
     ("memory-limit", "RayCluster", {f"{_WORKER}.resources.limits.memory": None}),
     ("ray-token", "RayCluster", {"spec.authOptions": None}),
     ("ray-token", "RayCluster", {"spec.authOptions.mode": "disabled"}),
+    ("network-reach", "NetworkPolicy", {"spec.podSelector.matchLabels": {"app": "other"}}),
+    ("network-reach", "RayJob", {f"{_SUBMITTER[:-5]}.metadata": None}),
     ("standing-cluster", "RayCluster", {"spec.upgradeStrategy": None}),
     ("ray-account", "RayCluster", {f"{_HEAD_POD}.serviceAccountName": None}),
     ("ray-image", "RayCluster", {f"{_WORKER}.image": "public.ecr.aws/deep-learning-containers/ray:other"}),

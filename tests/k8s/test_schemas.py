@@ -25,7 +25,7 @@ CLUSTERS = ["synth_l4", "synth_h100"]
 @pytest.mark.parametrize("fixture", CLUSTERS)
 def test_core_objects_are_valid_for_the_clusters_version(request, fixture):
     core = [m for m in request.getfixturevalue(fixture).manifests if m["kind"] not in RAY_KINDS]
-    assert {m["kind"] for m in core} == {"Namespace", "DaemonSet", "ServiceAccount", "ConfigMap"}
+    assert {m["kind"] for m in core} == {"Namespace", "DaemonSet", "ServiceAccount", "NetworkPolicy", "ConfigMap"}
     for manifest in core:
         kubernetes_validate.validate(manifest, "1.36", strict=True)
 
