@@ -11,6 +11,7 @@ moment, hence every port among the pods of one cluster. The kubelet's probes com
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from constructs import Construct
@@ -20,6 +21,7 @@ from k8s.kubernetes_object import KubernetesObject
 from k8s.ray_job import SUBMITTER_PODS
 
 _DASHBOARD = [{"protocol": "TCP", "port": 8265}]
+_HTTPS = [{"protocol": "TCP", "port": 443}]
 _DNS = {
     "to": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
             "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}}}],
@@ -35,12 +37,19 @@ _POD_IDENTITY = {
 _HTTPS_OUTSIDE = {
     "to": [{"ipBlock": {"cidr": "0.0.0.0/0", "except": [
         "10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16"]}}],
-    "ports": [{"protocol": "TCP", "port": 443}],
+    "ports": _HTTPS,
 }
+# EKS gives services, that of the Kubernetes API among them, addresses of one of these: of that which the VPC leaves.
+SERVICE_RANGES = ("10.100.0.0/16", "172.20.0.0/16")
 
 
-def network_policies(scope: Construct, *, namespace: str, cluster: str) -> None:
-    """Add the policies for the RayCluster `cluster` and the jobs that are submitted to it."""
+def network_policies(scope: Construct, *, namespace: str, cluster: str, api_ranges: Sequence[str]) -> None:
+    """Add the policies for the RayCluster `cluster` and the jobs that are submitted to it.
+
+    Args:
+        api_ranges: where a head that scales its own cluster finds the Kubernetes API: the VPC's range and
+            SERVICE_RANGES. Empty: no pod reaches the API.
+    """
     pods = {"ray.io/cluster": cluster}  # KubeRay's label on head and workers
     head = {**pods, "ray.io/node-type": "head"}
     operator = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": OPERATOR_NAMESPACE}},
@@ -58,6 +67,9 @@ def network_policies(scope: Construct, *, namespace: str, cluster: str) -> None:
     # The operator asks the dashboard how a job is; the submitter uploads the code there, submits and follows.
     policy(f"{cluster}-head", {"matchLabels": head},
            ingress=[{"from": [_pods(SUBMITTER_PODS), operator], "ports": _DASHBOARD}])
+    if api_ranges:
+        policy(f"{cluster}-autoscaler", {"matchLabels": head},
+               egress=[{"to": [{"ipBlock": {"cidr": cidr}} for cidr in api_ranges], "ports": _HTTPS}])
     policy(f"{cluster}-submitter", {"matchLabels": SUBMITTER_PODS},
            egress=[_DNS, {"to": [_pods(head)], "ports": _DASHBOARD}])
 

@@ -9,8 +9,8 @@ import cdk8s
 import cdk8s_plus_28 as kplus
 
 from k8s.bundle import CodeBundle, CodeConfigMap
-from k8s.network_policies import network_policies
-from k8s.ray_cluster import RayCluster, RayPods, WorkerGroup
+from k8s.network_policies import SERVICE_RANGES, network_policies
+from k8s.ray_cluster import RayCluster, RayPods, WorkerGroup, ray_cluster_spec
 from k8s.ray_job import JobSpec, RayJob
 
 
@@ -30,13 +30,18 @@ class TrainingObjects:
 
 
 def training_objects(*, namespace: str, cluster_name: str, pods: RayPods, workers: WorkerGroup,
-                     bundle: CodeBundle, job: JobSpec) -> TrainingObjects:
-    """The objects in `namespace`: a RayCluster `cluster_name` of `pods` and `workers`, and `job` for it."""
+                     bundle: CodeBundle, job: JobSpec, vpc_range: str) -> TrainingObjects:
+    """The objects in `namespace`: a RayCluster `cluster_name` of `pods` and `workers`, and `job` for it.
+
+    `vpc_range`: addresses of the VPC, in which the Kubernetes API is.
+    """
     chart = cdk8s.Chart(cdk8s.App(), "training")
     # The one account with AWS permissions; it has none in Kubernetes.
     kplus.ServiceAccount(chart, "account", automount_token=False, metadata=cdk8s.ApiObjectMetadata(
         name=pods.service_account, namespace=namespace))
-    network_policies(chart, namespace=namespace, cluster=cluster_name)
+    scales_itself = "enableInTreeAutoscaling" in ray_cluster_spec(pods, workers)
+    network_policies(chart, namespace=namespace, cluster=cluster_name,
+                     api_ranges=(vpc_range, *SERVICE_RANGES) if scales_itself else ())
     RayCluster(chart, "cluster", name=cluster_name, namespace=namespace, pods=pods, workers=workers)
     CodeConfigMap(chart, "code", namespace=namespace, bundle=bundle)
     RayJob(chart, "job", namespace=namespace, job=job)

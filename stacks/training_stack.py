@@ -51,7 +51,7 @@ class TrainingStack(Stack):
         pods, workers = _ray_pods(settings), _workers(settings)
         job = _job(settings, bundle, cluster_hash=digest(ray_cluster_spec(pods, workers)))
         objects = training_objects(namespace=namespace, cluster_name=settings.name, pods=pods, workers=workers,
-                                   bundle=bundle, job=job)
+                                   bundle=bundle, job=job, vpc_range=settings.network.cidr)
         self.manifests = objects.in_order()
 
         bucket = {BUCKET: storage.bucket.bucket_name}

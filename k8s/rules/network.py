@@ -16,10 +16,11 @@ _POD_IDENTITY = End("169.254.170.23")
 _S3 = End("52.219.0.1")  # an address outside
 _DNS = End("10.0.0.53", "kube-system", {"k8s-app": "kube-dns"})
 _OPERATOR = End("10.0.0.3", OPERATOR_NAMESPACE, OPERATOR_PODS)
-# Pods and services of the cluster, the Kubernetes API, nodes and their metadata, networks behind the VPC.
-_PRIVATE = [
-    End(address) for address in ("10.0.0.200", "172.20.0.1", "192.168.0.1", "100.64.0.1", "169.254.169.254")
-]
+# The service of the Kubernetes API is at one of these, what stands behind it in the VPC, like nodes and other pods;
+# and nobody has business with a node's metadata or a provider's networks.
+_API = (End("10.100.0.1"), End("172.20.0.1"))
+_INSIDE = (End("10.0.0.200"), End("172.16.0.200"), End("192.168.0.200"))
+_NOBODYS = (End("169.254.169.254"), End("100.64.0.1"))
 
 Way = tuple[str, str, End, End, int, str]
 """Name of the source, of the target, both, port and protocol."""
@@ -72,6 +73,8 @@ def _needed(world: World, cluster: Cluster) -> Iterator[Way]:
             yield a, f"the {b}", source, target, _ANY, "TCP"
         yield a, "Pod Identity's agent", source, _POD_IDENTITY, 80, "TCP"
         yield a, "S3", source, _S3, 443, "TCP"
+    for api in _API if cluster.autoscaling else ():
+        yield "head", "the Kubernetes API", ends["head"], api, 443, "TCP"
     submitters = _submitters(world, cluster)
     for submitter in submitters:
         yield "submitter", "the head", submitter, ends["head"], _DASHBOARD, "TCP"
@@ -113,7 +116,7 @@ def _outbound(world: World, cluster: Cluster) -> Iterator[Way]:
     ends = {f"the {name}": end for name, end in _ends(cluster).items()}
     submitters = [("a submitter", end) for end in _submitters(world, cluster)]
     for name, source in [*ends.items(), *submitters, ("another pod of the namespace", other)]:
-        for target in _PRIVATE:
+        for target in _NOBODYS if cluster.autoscaling and name == "the head" else (*_NOBODYS, *_API, *_INSIDE):
             yield name, f"the private address {target.address}", source, target, 443, "TCP"
         yield name, "a web server", source, _S3, 80, "TCP"
         yield name, "Pod Identity's agent", source, _POD_IDENTITY, 443, "TCP"

@@ -1,8 +1,10 @@
 """Who reaches whom in the synthesized namespace: every way that the job needs, and no other."""
 
+import cdk8s
 import pytest
 from lookup import only
 
+from k8s.network_policies import SERVICE_RANGES, network_policies
 from k8s.rules.reach import End, may_reach
 
 NAMESPACE, CLUSTER = "ray", "eagleray"
@@ -121,3 +123,14 @@ def test_policies_are_enforced_and_there_before_the_pods(synth_l4):
     (cluster,) = [name for name, text in by_kind.items() if '"kind":"RayCluster"' in str(text)]
     assert len(policies) == 4
     assert policies <= set(resources[cluster]["DependsOn"])
+
+
+def test_a_head_that_scales_its_cluster_reaches_the_kubernetes_api_and_no_worker_does():
+    chart = cdk8s.Chart(cdk8s.App(), "c")
+    network_policies(chart, namespace=NAMESPACE, cluster=CLUSTER, api_ranges=("10.0.0.0/16", *SERVICE_RANGES))
+    policies = chart.to_json()
+    for api in (KUBERNETES, End("10.100.0.1"), PRIVATE):
+        assert may_reach(policies, HEAD, api, 443)
+        assert not may_reach(policies, WORKER, api, 443)
+        assert not may_reach(policies, HEAD, api, 6443)
+    assert not may_reach(policies, HEAD, METADATA, 443)
