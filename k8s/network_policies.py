@@ -39,7 +39,7 @@ _HTTPS_OUTSIDE = {
         "10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16"]}}],
     "ports": _HTTPS,
 }
-# EKS gives services, that of the Kubernetes API among them, addresses of one of these: of that which the VPC leaves.
+# EKS gives services, that of the Kubernetes API among them, addresses of the one that the VPC leaves.
 SERVICE_RANGES = ("10.100.0.0/16", "172.20.0.0/16")
 
 
