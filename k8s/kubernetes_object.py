@@ -24,6 +24,15 @@ class KubernetesObject(cdk8s.ApiObject):
             self.add_json_patch(cdk8s.JsonPatch.add(f"/{field}", value))
 
 
+CONFINED_POD = {"seccompProfile": {"type": "RuntimeDefault"}}
+"""A pod's `securityContext`, and so that of containers which an operator adds: the container runtime's own filter of
+system calls, as Docker has it for everything. Not tried by us on a node with GPUs."""
+CONFINED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+"""A container's `securityContext`: no way to more rights, and none of root's, as which the training image runs. EFA
+needs none: how much memory may be pinned is a limit of the node (ulimit -l). Ray and the trainer need none either
+(rehearsed as root with an empty set)."""
+
+
 def env(variables: Mapping[str, str]) -> list[dict[str, str]]:
     """A container's `env` list."""
     return [{"name": name, "value": value} for name, value in variables.items()]

@@ -15,8 +15,12 @@ from k8s.kuberay import OPERATOR_NAMESPACE
 def namespaces(ray_namespace: str) -> list[dict[str, Any]]:
     """The operator's namespace and the one of Ray clusters and jobs."""
     chart = cdk8s.Chart(cdk8s.App(), "namespaces")
-    for name in (OPERATOR_NAMESPACE, ray_namespace):
-        _namespace(chart, name)
+    # The chart's operator runs without root, capabilities or a way to them (KubeRay 1.7.0, values.yaml).
+    _namespace(chart, OPERATOR_NAMESPACE, enforce="restricted")
+    # Nothing of ours needs more than baseline: no host access, no privileged pods. EFA neither: its device comes
+    # from the plugin, and the memory it pins is within the limit that EKS's AL2023 image sets. Of what restricted
+    # asks for beyond that, Ray's pods lack one thing: the image runs as root.
+    _namespace(chart, ray_namespace, enforce="baseline")
     return chart.to_json()
 
 
@@ -28,8 +32,6 @@ def device_plugins(region: str) -> list[dict[str, Any]]:
     return chart.to_json()
 
 
-def _namespace(scope: Construct, name: str) -> None:
-    # Nothing of ours needs more than baseline: no host access, no privileged pods. EFA neither: its device
-    # comes from the plugin, and the memory it pins is within the limit that EKS's AL2023 image sets.
-    labels = {"pod-security.kubernetes.io/enforce": "baseline"}
+def _namespace(scope: Construct, name: str, *, enforce: str) -> None:
+    labels = {"pod-security.kubernetes.io/enforce": enforce}
     kplus.Namespace(scope, name, metadata=cdk8s.ApiObjectMetadata(name=name, labels=labels))

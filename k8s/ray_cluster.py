@@ -9,7 +9,7 @@ from typing import Any
 from constructs import Construct
 
 from k8s.device_plugins import GPU_TOLERATION
-from k8s.kubernetes_object import KubernetesObject, env
+from k8s.kubernetes_object import CONFINED, CONFINED_POD, KubernetesObject, env
 
 # The CUDA image asks for all GPUs, and the container hook fails where there is none.
 NO_GPU = {"NVIDIA_VISIBLE_DEVICES": "void"}
@@ -126,7 +126,7 @@ def _ray_container(name: str, pods: RayPods, environment: Mapping[str, str],
         # The node's metadata service, where the AWS libraries would ask for the region, is closed to pods.
         "env": env({"AWS_REGION": pods.region, **environment}),
         "resources": resources,
-        "securityContext": {"allowPrivilegeEscalation": False},
+        "securityContext": CONFINED,
         "volumeMounts": [{"name": "ray-logs", "mountPath": "/tmp/ray"}],
     }
 
@@ -136,6 +136,7 @@ def _ray_pod(pods: RayPods, container: dict[str, Any]) -> dict[str, Any]:
         "serviceAccountName": pods.service_account,
         # AWS credentials come by Pod Identity; of the Kubernetes API a Ray pod wants nothing.
         "automountServiceAccountToken": False,
+        "securityContext": CONFINED_POD,
         "containers": [container],
         # Outlives a restart of the container, so that what made it die can be read.
         "volumes": [{"name": "ray-logs", "emptyDir": {}}],

@@ -10,7 +10,7 @@ import yaml
 from constructs import Construct
 
 from k8s.bundle import CodeBundle
-from k8s.kubernetes_object import KubernetesObject, env
+from k8s.kubernetes_object import CONFINED, CONFINED_POD, KubernetesObject, env
 from k8s.ray_cluster import NO_GPU
 from training.config import digest
 
@@ -109,6 +109,7 @@ def _submitter(image: str, bundle: CodeBundle, deadlines: Deadlines) -> dict[str
     return {
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
+        "securityContext": CONFINED_POD,
         "activeDeadlineSeconds": deadlines.run,
         "terminationGracePeriodSeconds": 60,
         "containers": [{
@@ -120,7 +121,7 @@ def _submitter(image: str, bundle: CodeBundle, deadlines: Deadlines) -> dict[str
                 "requests": {"cpu": "250m", "memory": "512Mi"},
                 "limits": {"cpu": "1", "memory": "1Gi"},
             },
-            "securityContext": {"allowPrivilegeEscalation": False},
+            "securityContext": CONFINED,
             # The end of the log, where a failed training says why, becomes part of the pod's status.
             "terminationMessagePolicy": "FallbackToLogsOnError",
             "lifecycle": {"preStop": {"exec": {"command": ["/bin/bash", "-c", _STOP_JOB]}}},

@@ -7,6 +7,7 @@ from typing import Any
 
 # Each import adds its rules to RULES.
 from k8s.rules import (  # noqa: F401
+    confinement,
     deletion,
     efa,
     efa_jobs,

@@ -201,7 +201,8 @@ def test_pods_meet_the_baseline_that_their_namespace_enforces(synth_l4, ray_pods
         context = pod["containers"][0]["securityContext"]
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
         assert not [v for v in pod["volumes"] if "hostPath" in v]
-        assert context == {"allowPrivilegeEscalation": False}
+        assert context == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+        assert pod["securityContext"] == {"seccompProfile": {"type": "RuntimeDefault"}}
 
 
 def test_every_mount_has_its_volume(ray_pods):

@@ -63,3 +63,11 @@ def test_objects_are_not_pruned_nor_created_blindly(synth_l4):
         assert "PruneLabel" not in resource["Properties"]
         assert resource["Properties"]["Overwrite"] is True
         assert "SkipValidation" not in resource["Properties"]
+
+
+def test_the_operators_namespace_takes_no_pod_with_more_rights_than_the_charts_own(synth_l4):
+    levels = {m["metadata"]["name"]: m["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
+              for m in synth_l4.manifests if m["kind"] == "Namespace"}
+    assert levels == {"kuberay-operator": "restricted", "ray": "baseline"}
+    # The chart's own are those of a restricted pod; given here, they would replace them.
+    assert not {"securityContext", "podSecurityContext"} & set(json.loads(synth_l4.only(STACK, CHART)["Values"]))
