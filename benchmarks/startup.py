@@ -46,8 +46,9 @@ def start(weights_folder: Path, device_type: str, precision: str) -> dict[str, A
     import torch
     import torch.distributed as dist
 
-    from training import data, model, parallel, step, weights
+    from training import data, model, parallel, step
     from training.config import ModelConfig, OptimizerConfig, ParallelConfig, TrainConfig
+    from training.pretrained import Pretrained
     from training.startup import Startup
 
     startup = Startup()
@@ -67,7 +68,7 @@ def start(weights_folder: Path, device_type: str, precision: str) -> dict[str, A
     startup.ended("inputs")
 
     mesh = parallel.make_mesh(config.parallel, 1, 1, device_type)
-    pretrained = weights.Pretrained.load(config.model, architecture)
+    pretrained = Pretrained.load(config.model, architecture)
     trained = parallel.build(architecture, config.parallel, mesh, device, seed=SEED, precision=precision,
                              pretrained=pretrained)
     optimizer = step.make_optimizer(trained, OptimizerConfig())

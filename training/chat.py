@@ -9,8 +9,7 @@ import numpy as np
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from training.documents import Document
-from training.errors import JobError
-from training.model import first_line
+from training.errors import JobError, first_line
 
 Tokens = tuple[np.ndarray, np.ndarray]
 """(ids uint32 [n], counted bool [n])."""

@@ -25,7 +25,7 @@ from training import chat, documents, token_files
 from training.config import DataConfig, ModelConfig, TrainConfig
 from training.errors import JobError
 from training.loss import IGNORE
-from training.model import hub_failure
+from training.model_folder import hub_failure
 from training.storage import once_per_node
 from training.token_files import TokenFiles
 

@@ -13,8 +13,8 @@ from huggingface_hub import snapshot_download
 from pyarrow import fs, parquet
 
 from training.config import DataConfig
-from training.errors import JobError
-from training.model import first_line, hub_failure
+from training.errors import JobError, first_line
+from training.model_folder import hub_failure
 from training.storage import once_per_node
 
 _PIECE = 1 << 20

@@ -18,6 +18,11 @@ class AgreedError(JobError):
     """A JobError that every rank raises at the same point, so that no rank is left waiting in a collective."""
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its type's name where it has none."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
 def together(action: Callable[[], Result], group: dist.ProcessGroup | None = None) -> Result:
     """`action()` on every rank; where it raises JobError on one rank, all ranks fail with that reason.
 

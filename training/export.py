@@ -19,8 +19,8 @@ from transformers import AutoConfig, AutoTokenizer, GenerationConfig, Pretrained
 
 from training import checkpoint
 from training.config import TrainConfig
-from training.errors import JobError
-from training.model import CausalLMWithLoss, empty_model, first_line, read_config
+from training.errors import JobError, first_line
+from training.model import CausalLMWithLoss, empty_model, read_config
 from training.storage import RunFolder
 
 _FILE_BYTES = 2 << 30

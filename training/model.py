@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from training import model_folder
 from training.config import ModelConfig
-from training.errors import JobError
+from training.errors import JobError, first_line
 from training.loss import linear_cross_entropy
 from training.working import WorkingWeights
 
@@ -67,17 +68,21 @@ class CausalLMWithLoss(nn.Module):
 
 
 def read_config(model: ModelConfig) -> PretrainedConfig:
-    """The model's transformers config: inline, from a folder, or from the Hub at the pinned revision.
+    """The model's transformers config: inline, from a folder or S3, or from the Hub at the pinned revision.
 
     Raises:
         JobError: naming the model and what transformers found wrong.
     """
     if model.architecture is not None:
         return _inline_config(model.architecture)
+    folder = model_folder.small_files(model_folder.of_model(model))
+    if not (folder / "config.json").is_file():
+        raise JobError(f"training.model.name {model.name} holds no config.json; name a Hugging Face folder")
     try:
-        return AutoConfig.from_pretrained(model.name, revision=model.revision)
-    except (OSError, ValueError) as error:
-        raise JobError(hub_failure("training.model.name", model.name, model.revision, error)) from error
+        return AutoConfig.from_pretrained(folder)
+    except (OSError, ValueError, KeyError) as error:
+        raise JobError(f"training.model.name {model.name}: its config.json cannot be used: {first_line(error)}"
+                       ) from error
 
 
 def empty_model(config: PretrainedConfig) -> CausalLMWithLoss:
@@ -162,31 +167,6 @@ def uses_dropout(config: PretrainedConfig) -> bool:
     """Whether any dropout probability of the config is above zero."""
     return any(isinstance(value, float) and value > 0 and ("dropout" in key or key.endswith("pdrop"))
                for key, value in config.to_dict().items())
-
-
-def hub_failure(setting: str, name: str, revision: str | None, error: Exception) -> str:
-    """One line for what went wrong when `name` was read from a folder or the Hub."""
-    causes: list[BaseException] = []
-    here: BaseException | None = error
-    while here is not None and here not in causes:
-        causes.append(here)
-        here = here.__cause__ or here.__context__
-    kinds = {type(cause).__name__ for cause in causes}
-    at = f"{setting} {name}" + (f" at {revision}" if revision else "")
-    if "GatedRepoError" in kinds:
-        return f"{at} is gated: accept its licence on the Hub and give the job an HF_TOKEN that may read it"
-    if "RevisionNotFoundError" in kinds:
-        return f"{setting} {name} has no revision {revision} on the Hub"
-    if "RepositoryNotFoundError" in kinds:
-        return f"{at} is neither a folder here nor a repository that the Hub shows to this job"
-    if kinds & {"LocalEntryNotFoundError", "ConnectError", "ConnectionError", "OfflineModeIsEnabled"}:
-        return f"{at} is not on this node and the Hub cannot be reached"
-    return f"{at}: {first_line(error)}"
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its type's name where it has none."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def _inline_config(architecture: dict[str, Any]) -> PretrainedConfig:

@@ -23,7 +23,8 @@ from training import fp8
 from training.config import ParallelConfig
 from training.errors import JobError
 from training.model import CausalLMWithLoss, decoder_layers, empty_model, uses_dropout
-from training.weights import Pretrained, Weights
+from training.pretrained import Pretrained
+from training.weights import Weights
 from training.working import WorkingWeights
 
 _REDUCE = {"bf16": torch.bfloat16, "fp32": torch.float32}

@@ -23,10 +23,10 @@ from ray.train import Checkpoint, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 from transformers import PretrainedConfig
 
-from training import checkpoint, data, metrics, model, parallel, place, step, topology, watch, weights, wire
+from training import checkpoint, data, metrics, model, parallel, place, step, topology, watch, wire
 from training.config import TrainJob
-from training.errors import AgreedError, JobError, together
-from training.model import first_line
+from training.errors import AgreedError, JobError, first_line, together
+from training.pretrained import Pretrained
 from training.shape import ModelShape, UnknownShapeError, known_shape
 from training.side_channel import SideChannel
 from training.startup import Startup
@@ -196,7 +196,7 @@ def train(written: TrainJob) -> None:
     mesh = together(lambda: parallel.make_mesh(config.parallel, nodes, a_node, device.type))
     pretrained = None
     if config.model.weights == "pretrained" and checkpoint.newest(folder) is None:
-        pretrained = weights.Pretrained.load(config.model, architecture)
+        pretrained = Pretrained.load(config.model, architecture)
     trained = parallel.build(architecture, config.parallel, mesh, device, seed=config.seed,
                              precision=config.precision, pretrained=pretrained)
     optimizer = step.make_optimizer(trained, config.optimizer)

@@ -10,6 +10,7 @@ from torch.distributed.tensor import DTensor
 from training import checkpoint, data, model, parallel, step, weights
 from training.config import ModelConfig, OptimizerConfig, ParallelConfig, TrainConfig
 from training.errors import AgreedError, JobError, together
+from training.pretrained import Pretrained
 from training.storage import RunFolder
 
 CPU = torch.device("cpu")
@@ -129,11 +130,33 @@ def load_pretrained(path, architecture):
     config = training(architecture, dist.get_world_size())
     named = ModelConfig(name=str(path))
     try:
-        loaded = weights.Pretrained.load(named, model.read_config(named))
+        loaded = Pretrained.load(named, model.read_config(named))
         trained, _, _ = build(config, 1, pretrained=loaded)
     except AgreedError as error:
         return str(error)
     return whole(trained)
+
+
+def peak_of_load(path, architecture):
+    """Most bytes of anonymous memory (not mapped files) that loading a folder took above what was there before."""
+    config, named = training(architecture, dist.get_world_size()), ModelConfig(name=str(path))
+    before, highest, fill = _anonymous_bytes(), [0], weights.Weights.fill
+
+    def watched(self, part):
+        highest.append(_anonymous_bytes())
+        fill(self, part)
+        highest.append(_anonymous_bytes())
+
+    weights.Weights.fill = watched
+    loaded = Pretrained.load(named, model.read_config(named))
+    highest.append(_anonymous_bytes())
+    _built = build(config, 1, pretrained=loaded)
+    return max(highest) - before
+
+
+def _anonymous_bytes():
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon"))
+    return int(line.split()[1]) * 1024
 
 
 def fail_on_one_rank():
