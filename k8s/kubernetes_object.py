@@ -25,8 +25,8 @@ class KubernetesObject(cdk8s.ApiObject):
 
 
 CONFINED_POD = {"seccompProfile": {"type": "RuntimeDefault"}}
-"""A pod's `securityContext`, and so that of containers which an operator adds: the container runtime's own filter of
-system calls, as Docker has it for everything. Not tried by us on a node with GPUs."""
+"""A pod's `securityContext`, and so that of containers which an operator adds: the container runtime's own filter
+of system calls, as Docker has it for everything. Not tried by us on a node with GPUs."""
 CONFINED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 """A container's `securityContext`: no way to more rights, and none of root's, as which the training image runs. EFA
 needs none: how much memory may be pinned is a limit of the node (ulimit -l). Ray and the trainer need none either
