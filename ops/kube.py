@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import urllib3
@@ -63,8 +63,7 @@ class Namespace:
         """All ConfigMaps, as the API server writes them."""
         found = self._asked("ConfigMaps", lambda: self._core.list_namespaced_config_map(
             self.name, _request_timeout=_SECONDS))
-        plain: Any = self.api.sanitize_for_serialization(found)
-        return plain["items"] if plain else []
+        return self._plain_items(found)
 
     def create(self, manifest: Mapping[str, Any]) -> None:
         """Create a RayJob or ConfigMap; one of that name that is there already stays as it is."""
@@ -92,11 +91,46 @@ class Namespace:
             self.name, label_selector=f"job-name={ray_job}", _request_timeout=_SECONDS))
         if pods is None or not pods.items or pods.items[-1].status.phase == "Pending":
             return ""
-        pod = pods.items[-1].metadata.name
+        return self.pod_log(pods.items[-1].metadata.name, lines=lines)
+
+    def within(self, namespace: str) -> Namespace:
+        """Another namespace of the same cluster."""
+        return replace(self, name=namespace)
+
+    def pods(self, labels: str = "") -> list[dict[str, Any]]:
+        """Pods with these `labels` (`a=b,c`), or all, as the API server writes them."""
+        found = self._asked("pods", lambda: self._core.list_namespaced_pod(
+            self.name, label_selector=labels, _request_timeout=_SECONDS))
+        return self._plain_items(found)
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """All nodes of the cluster."""
+        return self._plain_items(self._asked("nodes", lambda: self._core.list_node(_request_timeout=_SECONDS)))
+
+    def pod_log(self, pod: str, container: str | None = None, lines: int | None = None) -> str:
+        """What a container has printed, or its last `lines`; empty where pod or log are gone."""
         # As bytes: the client would turn a log that looks like JSON into something else.
         answer = self._asked(f"the log of pod {pod}", lambda: self._core.read_namespaced_pod_log(
-            pod, self.name, tail_lines=lines, _preload_content=False, _request_timeout=_SECONDS))
+            pod, self.name, container=container, tail_lines=lines, _preload_content=False,
+            _request_timeout=_SECONDS))
         return answer.data.decode(errors="replace") if answer else ""
+
+    def follow_log(self, pod: str, container: str | None = None, lines: int | None = None) -> Iterator[str]:
+        """Lines of a container's log as they come, until it ends; without their line ends."""
+        what, (connect_seconds, _) = f"the log of pod {pod}", _SECONDS
+        answer = self._asked(what, lambda: self._core.read_namespaced_pod_log(
+            pod, self.name, container=container, tail_lines=lines, follow=True, _preload_content=False,
+            _request_timeout=(connect_seconds, None)))
+        chunks, rest = (answer.stream(decode_content=True) if answer else iter(())), b""
+        while (chunk := self._asked(what, lambda: next(chunks, None))) is not None:
+            *whole, rest = (rest + chunk).split(b"\n")
+            yield from (line.decode(errors="replace") for line in whole)
+        if rest:
+            yield rest.decode(errors="replace")
+
+    def _plain_items(self, found: Any) -> list[dict[str, Any]]:
+        plain: Any = self.api.sanitize_for_serialization(found)
+        return plain["items"] if plain else []
 
     @property
     def _core(self) -> client.CoreV1Api:
