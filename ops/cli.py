@@ -6,14 +6,14 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from ops.commands import before, jobs, reading
+from ops.commands import before, diagnosing, jobs, operation, reading
 from ops.errors import CommandError, StoppedError
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Rehearse a training job before it costs anything, and read what it did.")
-for commands in (before, jobs, reading):
+for commands in (before, jobs, operation, reading, diagnosing):
     app.add_typer(commands.app)
 
 
