@@ -63,7 +63,8 @@ class Namespace:
         """All ConfigMaps, as the API server writes them."""
         found = self._asked("ConfigMaps", lambda: self._core.list_namespaced_config_map(
             self.name, _request_timeout=_SECONDS))
-        return self._plain_items(found)
+        plain: Any = self.api.sanitize_for_serialization(found)
+        return plain["items"] if plain else []
 
     def create(self, manifest: Mapping[str, Any]) -> None:
         """Create a RayJob or ConfigMap; one of that name that is there already stays as it is."""
@@ -99,13 +100,13 @@ class Namespace:
 
     def pods(self, labels: str = "") -> list[dict[str, Any]]:
         """Pods with these `labels` (`a=b,c`), or all, as the API server writes them."""
-        found = self._asked("pods", lambda: self._core.list_namespaced_pod(
-            self.name, label_selector=labels, _request_timeout=_SECONDS))
-        return self._plain_items(found)
+        return _items(self._asked("pods", lambda: self._core.list_namespaced_pod(
+            self.name, label_selector=labels, _preload_content=False, _request_timeout=_SECONDS)))
 
     def nodes(self) -> list[dict[str, Any]]:
         """All nodes of the cluster."""
-        return self._plain_items(self._asked("nodes", lambda: self._core.list_node(_request_timeout=_SECONDS)))
+        return _items(self._asked("nodes", lambda: self._core.list_node(
+            _preload_content=False, _request_timeout=_SECONDS)))
 
     def pod_log(self, pod: str, container: str | None = None, lines: int | None = None) -> str:
         """What a container has printed, or its last `lines`; empty where pod or log are gone."""
@@ -127,10 +128,6 @@ class Namespace:
             yield from (line.decode(errors="replace") for line in whole)
         if rest:
             yield rest.decode(errors="replace")
-
-    def _plain_items(self, found: Any) -> list[dict[str, Any]]:
-        plain: Any = self.api.sanitize_for_serialization(found)
-        return plain["items"] if plain else []
 
     @property
     def _core(self) -> client.CoreV1Api:
@@ -182,6 +179,11 @@ def connect(namespace: str) -> Namespace:
         raise NothingToDoError(f"no usable kubeconfig ({' '.join(str(error).split())}); make one with aws eks "
                                "update-kubeconfig --name eagleray --region us-east-2") from None
     return Namespace(namespace, context, api)
+
+
+def _items(answer: Any) -> list[dict[str, Any]]:
+    """A list out of the API server's own JSON: the client's models refuse what is newer or older than they are."""
+    return json.loads(answer.data)["items"] if answer else []
 
 
 def _message(error: ApiException) -> str:

@@ -23,6 +23,53 @@ def fetch(uri: str, target: Path) -> None:
         (target / name).write_bytes(_read_object(uri, name) if uri.startswith("s3://") else _read_file(uri, name))
 
 
+def read(uri: str, name: str, last_bytes: int | None = None) -> bytes | None:
+    """A file of a run's folder, or its `last_bytes`; None where there is no such file.
+
+    Raises:
+        CommandError: naming the file that may not be read.
+    """
+    if not uri.startswith("s3://"):
+        return _read_local(Path(uri.removeprefix("file://")) / name, last_bytes)
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    from ops.aws import error_code, trouble
+
+    bucket, prefix = _parts(uri)
+    part = {"Range": f"bytes=-{last_bytes}"} if last_bytes else {}
+    try:
+        return _s3().get_object(Bucket=bucket, Key=f"{prefix}/{name}", **part)["Body"].read()
+    except (BotoCoreError, ClientError) as error:
+        if error_code(error) in ("NoSuchKey", "InvalidRange"):  # the latter of an empty file
+            return None
+        why = trouble(error)
+        raise CommandError(f"{uri}/{name} cannot be read: {why.text}{'; ' if why.fix else ''}{why.fix}") from None
+
+
+def runs(uri: str) -> list[str]:
+    """Names of the runs in a storage (s3://bucket/runs, or a folder), those with the newest results last.
+
+    Raises:
+        CommandError: if it may not be listed.
+    """
+    if not uri.startswith("s3://"):
+        folder = Path(uri.removeprefix("file://"))
+        found = {path.parent.name: path.stat().st_mtime for path in folder.glob("*/run.json")}
+        return sorted(found, key=lambda name: found[name])
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    from ops.aws import trouble
+
+    bucket, prefix = _parts(uri)
+    try:
+        pages = _s3().get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=f"{prefix}/", Delimiter="/")
+        return [found["Prefix"].rstrip("/").rpartition("/")[2] for page in pages
+                for found in page.get("CommonPrefixes", [])]
+    except (BotoCoreError, ClientError) as error:
+        why = trouble(error)
+        raise CommandError(f"{uri} cannot be listed: {why.text}{'; ' if why.fix else ''}{why.fix}") from None
+
+
 def remove(uri: str) -> None:
     """Delete a run's folder with its checkpoints; nothing is well.
 
@@ -41,6 +88,27 @@ def remove(uri: str) -> None:
         s3.Bucket(bucket).objects.filter(Prefix=f"{prefix}/").delete()
     except (BotoCoreError, ClientError) as error:
         raise CommandError(f"{uri} cannot be removed: {error}") from None
+
+
+def _s3() -> Any:
+    """A client that answers or gives up within seconds."""
+    import boto3
+    from botocore.config import Config
+
+    return boto3.client("s3", config=Config(connect_timeout=3, read_timeout=20,
+                                            retries={"mode": "standard", "total_max_attempts": 3}))
+
+
+def _read_local(path: Path, last_bytes: int | None) -> bytes | None:
+    try:
+        with path.open("rb") as stream:
+            if last_bytes:
+                stream.seek(max(0, path.stat().st_size - last_bytes))
+            return stream.read()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise CommandError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def _read_object(uri: str, name: str) -> bytes:

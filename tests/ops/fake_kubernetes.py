@@ -9,13 +9,14 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
 RUNNING = {"jobDeploymentStatus": "Running", "jobStatus": "RUNNING"}
 SUCCEEDED = {"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"}
 TOKEN = "let-me-in"
-_PATH = re.compile(r"/(?:api/v1|apis/ray\.io/v1)/namespaces/(?P<namespace>[^/]+)/(?P<plural>\w+)"
+_PATH = re.compile(r"/(?:api/v1|apis/ray\.io/v1)(?:/namespaces/(?P<namespace>[^/]+))?/(?P<plural>\w+)"
                    r"(?:/(?P<name>[^/?]+))?(?P<log>/log)?$")
 
 
@@ -29,6 +30,8 @@ class FakeKubernetes:
         self.statuses: list[dict[str, Any]] = [{}, RUNNING, SUCCEEDED]
         self.on_look: Callable[[dict[str, Any]], None] = lambda job: None
         self.log = "step 1/30\nstep 2/30\n"
+        self.logs: dict[str, str] = {}
+        """By pod, in place of `log`."""
         self.refuse: Callable[[str, str], int | None] = lambda method, path: None
         self.looks_to_be_gone = 0
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -48,10 +51,10 @@ class FakeKubernetes:
         return path
 
     def add(self, manifest: dict[str, Any], **status: Any) -> None:
-        """Put an object there, as if deployed."""
+        """Put an object there, as if deployed. As soon as pods are, there are no others."""
         plural = f"{manifest['kind'].lower()}s"
         stored = json.loads(json.dumps({**manifest, **({"status": status} if status else {})}))
-        self.objects[manifest["metadata"]["namespace"], plural, manifest["metadata"]["name"]] = stored
+        self.objects[manifest["metadata"].get("namespace"), plural, manifest["metadata"]["name"]] = stored
 
     def names(self, plural: str) -> list[str]:
         return [name for _, kind, name in self.objects if kind == plural]
@@ -65,7 +68,7 @@ class FakeKubernetes:
             return 404, {"kind": "Status", "message": "no such path"}
         namespace, plural, name = found["namespace"], found["plural"], found["name"]
         if plural == "pods":
-            return 200, self.log if found["log"] else self._pods(path)
+            return self._read_log(namespace, name) if found["log"] else (200, self._pods(namespace, path))
         if method == "POST":
             return self._create(namespace, plural, body or {})
         if name is None:
@@ -108,7 +111,17 @@ class FakeKubernetes:
         metadata = stored["metadata"]
         self.objects.pop((metadata["namespace"], plural, metadata["name"]), None)
 
-    def _pods(self, path: str) -> dict[str, Any]:
+    def _read_log(self, namespace: str, pod: str) -> tuple[int, Any]:
+        if "pods" in {kind for _, kind, _ in self.objects} and (namespace, "pods", pod) not in self.objects:
+            return 404, {"kind": "Status", "message": f"pods {pod} not found"}
+        return 200, self.logs.get(pod, self.log)
+
+    def _pods(self, namespace: str, path: str) -> dict[str, Any]:
+        added = [o for (_, kind, _), o in self.objects.items() if kind == "pods"]
+        if added:
+            wanted = parse_qs(urlsplit(path).query).get("labelSelector", [""])[0]
+            items = [o for o in added if o["metadata"]["namespace"] == namespace and _selected(wanted, o)]
+            return {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}
         job = re.search(r"job-name%3D([\w-]+)", path)
         pod = {"metadata": {"name": f"{job[1] if job else 'x'}-abcde"}, "status": {"phase": "Running"}}
         return {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": [pod]}
@@ -136,3 +149,14 @@ class FakeKubernetes:
                 pass
 
         return Handler
+
+
+def _selected(selector: str, manifest: dict[str, Any]) -> bool:
+    """Whether a label selector (`a=b,c in (d,e)`) means this object."""
+    labels = manifest["metadata"].get("labels", {})
+    for part in re.findall(r"[^,(]+(?:\([^)]*\))?", selector):
+        key, _, listed = part.strip().partition(" in ")
+        values = listed.strip("()").split(",") if listed else [key.partition("=")[2]]
+        if labels.get(key.partition("=")[0]) not in values:
+            return False
+    return True
