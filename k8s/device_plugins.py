@@ -7,7 +7,7 @@ from typing import Any
 from constructs import Construct
 
 from k8s.kubernetes_object import KubernetesObject, env
-from k8s.releases import efa_plugin_image, release
+from k8s.releases import efa_plugin_image, pinned, release
 
 # The taint and the label that the GPU nodegroup gives its nodes.
 GPU_TOLERATION = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
@@ -21,10 +21,10 @@ _PLUGIN_SOCKETS = {"name": "device-plugins", "hostPath": {"path": "/var/lib/kube
 class NvidiaDevicePlugin(KubernetesObject):
     """Offers `nvidia.com/gpu`. The GPU image of EKS has driver and container toolkit, but not this."""
 
-    def __init__(self, scope: Construct, construct_id: str) -> None:
+    def __init__(self, scope: Construct, construct_id: str, *, digest: str | None = None) -> None:
         container = {
             "name": "nvidia-device-plugin",
-            "image": release("nvidia_device_plugin")["image"],
+            "image": pinned(release("nvidia_device_plugin")["image"], digest),
             "imagePullPolicy": "IfNotPresent",
             "env": env({"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}),
             "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
@@ -40,13 +40,13 @@ class NvidiaDevicePlugin(KubernetesObject):
 class EfaDevicePlugin(KubernetesObject):
     """Offers `vpc.amazonaws.com/efa`, one for each EFA interface of the node."""
 
-    def __init__(self, scope: Construct, construct_id: str, *, region: str) -> None:
+    def __init__(self, scope: Construct, construct_id: str, *, region: str, digest: str | None = None) -> None:
         devices = {"name": "infiniband", "hostPath": {"path": "/dev/infiniband"}}
         # The plugin also serves Neuron instances and looks here for their tools; empty on a GPU node.
         neuron = {"name": "neuron", "hostPath": {"path": "/opt/aws/neuron", "type": "DirectoryOrCreate"}}
         container = {
             "name": "efa-device-plugin",
-            "image": efa_plugin_image(region),
+            "image": pinned(efa_plugin_image(region), digest),
             "imagePullPolicy": "IfNotPresent",
             # It opens the devices of the host, which no capability short of privileged allows.
             "securityContext": {"privileged": True, "allowPrivilegeEscalation": True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from k8s.releases import release
+from k8s.releases import pinned, release
 
 OPERATOR_NAMESPACE = "kuberay-operator"
 OPERATOR_PODS = {"app.kubernetes.io/name": "kuberay-operator"}
@@ -29,13 +29,14 @@ class HelmRelease:
     wait_minutes: int
 
 
-def kuberay_operator(watch_namespace: str) -> HelmRelease:
-    """The operator for the Ray objects of one namespace, which must exist before it.
+def kuberay_operator(watch_namespace: str, digest: str | None = None) -> HelmRelease:
+    """The operator for the Ray objects of one namespace, which must exist before it; its image by `digest`, if any.
 
     singleNamespaceInstall makes its permissions a Role in that namespace. With watchNamespace alone the
     chart still gives it a ClusterRole, secrets of every namespace included.
     """
     source = release("kuberay_operator")
+    repository, _, tag = source["image"].rpartition(":")
     return HelmRelease(
         name="kuberay-operator",
         namespace=OPERATOR_NAMESPACE,
@@ -43,6 +44,8 @@ def kuberay_operator(watch_namespace: str) -> HelmRelease:
         chart=source["chart"],
         version=source["version"],
         values={
+            # The chart writes repository:tag, so that a digest comes after the tag.
+            "image": {"repository": repository, "tag": pinned(tag, digest)},
             "singleNamespaceInstall": True,
             "watchNamespace": [watch_namespace],
             # It shares a small node with the Ray head. The chart's CPU limit of 100m would throttle it.

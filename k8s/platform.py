@@ -24,11 +24,12 @@ def namespaces(ray_namespace: str) -> list[dict[str, Any]]:
     return chart.to_json()
 
 
-def device_plugins(region: str) -> list[dict[str, Any]]:
-    """The DaemonSets for GPUs and EFA interfaces; the EFA image comes from `region`."""
+def device_plugins(region: str, nvidia_digest: str | None = None,
+                   efa_digest: str | None = None) -> list[dict[str, Any]]:
+    """The DaemonSets for GPUs and EFA interfaces, by digest where one is given; EFA's image comes from `region`."""
     chart = cdk8s.Chart(cdk8s.App(), "device-plugins")
-    NvidiaDevicePlugin(chart, "nvidia")
-    EfaDevicePlugin(chart, "efa", region=region)
+    NvidiaDevicePlugin(chart, "nvidia", digest=nvidia_digest)
+    EfaDevicePlugin(chart, "efa", region=region, digest=efa_digest)
     return chart.to_json()
 
 

@@ -16,6 +16,11 @@ def release(name: str) -> dict[str, str]:
     return _load("versions.json")[name]
 
 
+def pinned(image: str, digest: str | None) -> str:
+    """`name:tag@sha256:…`, of which the digest counts and the tag tells people what it is."""
+    return f"{image}@{digest}" if digest else image
+
+
 def efa_plugin_image(region: str) -> str:
     """The EFA device plugin's image in the registry that EKS keeps in `region`.
 

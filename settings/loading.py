@@ -16,11 +16,15 @@ from settings.capacity import KINDS
 from settings.model import NetworkSettings, Settings
 from settings.placement import PlacementError, place
 
+_LONGEST_LINE = 2000
 CONFIG_DIR = Path(__file__).resolve().parent.parent / "config"
 
 
 class SettingsError(Exception):
     """A setting is wrong. The message has one line for each: name as written, what is wrong, what works."""
+
+    def __init__(self, *lines: str) -> None:
+        super().__init__("\n".join(map(_printable, dict.fromkeys(lines))))
 
 
 def load_settings(config: str = "l4", overrides: str | None = None, placement: Path | None = None,
@@ -45,8 +49,7 @@ def load_settings(config: str = "l4", overrides: str | None = None, placement: P
     try:
         return Settings.model_validate(raw)
     except ValidationError as error:
-        lines = [_explain(e, path, written) for e in error.errors()]
-        raise SettingsError("\n".join(dict.fromkeys(lines))) from None
+        raise SettingsError(*(_explain(e, path, written) for e in error.errors())) from None
 
 
 def overridden(overrides: str | None) -> dict[tuple[str, ...], str]:
@@ -252,3 +255,10 @@ def _show(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     return str(value)
+
+
+def _printable(line: str) -> str:
+    """The line as one that a terminal only shows: what would move its cursor or break the line is spelled out."""
+    if len(line) > _LONGEST_LINE:
+        line = f"{line[:_LONGEST_LINE // 2]} … {line[-_LONGEST_LINE // 2:]}"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)

@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from eagleray import catalog
 from settings.capacity import Capacity, CapacityBlock, OnDemand
+from settings.images import DigestSettings, ImageName, RayVersion
 from settings.strict import Strict
 from training.config import Placement, TrainConfig, TrainJob
 
@@ -191,9 +192,9 @@ class GpuSettings(Strict):
 class RaySettings(Strict):
     """Ray and the job."""
 
-    image: str = "public.ecr.aws/deep-learning-containers/ray:train-ml-cuda-v1.1"
-    """Image of head, workers and submitter."""
-    version: str = "2.58.0"
+    image: ImageName = "public.ecr.aws/deep-learning-containers/ray:train-ml-cuda-v1.1"
+    """Image of head, workers and submitter: name:tag, or name@sha256:… for these very bytes."""
+    version: RayVersion = "2.58.0"
     """Ray version inside the image."""
     namespace: str = Field(default="ray", pattern=r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$")
     """Kubernetes namespace of the Ray cluster and its jobs; destroy TrainingStack before you change it."""
@@ -236,6 +237,8 @@ class Settings(Strict):
     """The GPU nodegroup."""
     ray: RaySettings = RaySettings()
     """Ray and the job."""
+    digests: DigestSettings = DigestSettings()
+    """Digests of the platform's images."""
     training: TrainConfig = TrainConfig()
     """The training."""
 

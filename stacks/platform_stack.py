@@ -28,9 +28,14 @@ class PlatformStack(Stack):
                  **kwargs: Any) -> None:
         super().__init__(scope, construct_id, **kwargs)
         # The operator's Role lies in the namespace that it watches, so the namespace is older.
-        before_operator = [*namespaces(settings.ray.namespace), *device_plugins(settings.region)]
+        digests = settings.digests
+        before_operator = [
+            *namespaces(settings.ray.namespace),
+            *device_plugins(settings.region, digests.nvidia_device_plugin, digests.efa_device_plugin),
+        ]
         self.manifests = before_operator
-        operator = _helm_chart(self, "KubeRay", cluster, kuberay_operator(settings.ray.namespace))
+        operator = _helm_chart(self, "KubeRay", cluster,
+                               kuberay_operator(settings.ray.namespace, digests.kuberay_operator))
         for manifest in before_operator:
             operator.node.add_dependency(apply_manifest(self, _title(manifest), cluster, manifest))
 

@@ -2,6 +2,9 @@
 
 import json
 
+from k8s.rules import Manifest, check
+from k8s.rules.nodes import around_app
+
 STACK = "PlatformStack"
 MANIFEST = "Custom::AWSCDK-EKS-KubernetesResource"
 CHART = "Custom::AWSCDK-EKS-HelmChart"
@@ -71,3 +74,22 @@ def test_the_operators_namespace_takes_no_pod_with_more_rights_than_the_charts_o
     assert levels == {"kuberay-operator": "restricted", "ray": "baseline"}
     # The chart's own are those of a restricted pod; given here, they would replace them.
     assert not {"securityContext", "podSecurityContext"} & set(json.loads(synth_l4.only(STACK, CHART)["Values"]))
+
+
+def test_every_image_can_be_pinned_by_its_digest(synth):
+    digests = [f"sha256:{letter * 64}" for letter in "abcd"]
+    image = f"registry.example/ray@{digests[3]}"
+    app = synth("l4", f'ray.image="{image}",digests.kuberay_operator="{digests[0]}",'
+                f'digests.nvidia_device_plugin="{digests[1]}",digests.efa_device_plugin="{digests[2]}"')
+    operator = json.loads(app.only(STACK, CHART)["Values"])["image"]
+    # The chart joins the two with a colon.
+    assert f"{operator['repository']}:{operator['tag']}" == f"quay.io/kuberay/operator:v1.7.0@{digests[0]}"
+    pods = {m["metadata"]["name"]: m["spec"]["template"]["spec"] for m in app.manifests if m["kind"] == "DaemonSet"}
+    assert pods["nvidia-device-plugin"]["containers"][0]["image"].endswith(f":v0.20.0@{digests[1]}")
+    assert pods["efa-device-plugin"]["containers"][0]["image"].endswith(f":v0.5.20@{digests[2]}")
+    ray = next(m for m in app.manifests if m["kind"] == "RayCluster")["spec"]
+    job = next(m for m in app.manifests if m["kind"] == "RayJob")["spec"]
+    templates = [ray["headGroupSpec"]["template"], ray["workerGroupSpecs"][0]["template"],
+                 job["submitterPodTemplate"]]
+    assert {t["spec"]["containers"][0]["image"] for t in templates} == {image}
+    assert check([Manifest(body) for body in app.manifests], around_app(app.outdir)) == []
