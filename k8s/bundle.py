@@ -1,4 +1,4 @@
-"""The code bundle: a Python package and the job's settings in one ConfigMap, named after their content."""
+"""The code bundle: a Python package and the job's settings in immutable ConfigMaps named after their content."""
 
 from __future__ import annotations
 
@@ -16,18 +16,45 @@ from constructs import Construct
 
 from training.config import digest
 
-# A ConfigMap may hold 1 MiB. But `kubectl apply` also writes the whole object into an annotation, and all
-# annotations together may have 256 KiB, so that is the limit; a little is kept for what the API server adds.
-_LIMIT_BYTES = 256 * 1024 - 1024
+# Of one ConfigMap, as JSON. `kubectl apply` writes the whole object once more into an annotation, and those may
+# have 256 KiB; and CloudFormation hands it to a Lambda in an event, escaped once more, for which the limit was
+# 256 KiB as well until late in 2025.
+_PART_BYTES = 128 * 1024
+# Of all together: the template that holds them may have 1 MB.
+_LIMIT_BYTES = 6 * _PART_BYTES
 
 
 class BundleTooLargeError(ValueError):
-    """The package does not fit into a ConfigMap; the message names its largest file."""
+    """The package does not fit into ConfigMaps; the message names its largest file."""
+
+
+@dataclass(frozen=True)
+class BundlePart:
+    """Text files of one ConfigMap, by their path in the job's working directory."""
+
+    prefix: str
+    files: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """`<prefix>-<hash>`: other content, other name."""
+        return f"{self.prefix}-{digest(dict(self.files))}"
+
+    @property
+    def data(self) -> dict[str, str]:
+        """The ConfigMap's `data`: keys may have no slashes, so `training/train.py` is `training.train.py`."""
+        return {_key(path): text for path, text in self.files.items()}
+
+    @property
+    def items(self) -> list[dict[str, str]]:
+        """The `items` of a volume that give every file its path back."""
+        return [{"key": _key(path), "path": path} for path in self.files]
 
 
 @dataclass(frozen=True)
 class CodeBundle:
-    """Text files by their path in the job's working directory, such as `training/train.py`.
+    """A package and the files beside it, such as `training/train.py` and `train.json`: a ConfigMap for what lies
+    beside the package (what a person reads and changes), and as many as it takes for the package.
 
     Raises:
         BundleTooLargeError: at construction.
@@ -41,36 +68,44 @@ class CodeBundle:
         if len({_key(path) for path in self.files}) < len(self.files):
             raise ValueError(f"two files of the code bundle have the same name with dots for slashes: "
                              f"{', '.join(sorted(self.files))}")
-        size = _annotation_bytes(self.data)
-        if size > _LIMIT_BYTES:
-            largest = max(self.files, key=lambda path: len(self.files[path]))
-            raise BundleTooLargeError(
-                f"the code bundle has {size} bytes as JSON, and kubectl apply takes {_LIMIT_BYTES}; its largest "
-                f"file is {largest} ({len(self.files[largest].encode())} bytes): make that smaller, or bake the "
-                "package into the image")
+        sizes = {path: _json_bytes({_key(path): text}) for path, text in self.files.items()}
+        largest = max(sizes, key=lambda path: sizes[path], default="")
+        for size, limit in ((sizes.get(largest, 0), _PART_BYTES), (sum(sizes.values()), _LIMIT_BYTES)):
+            if size > limit:
+                raise BundleTooLargeError(
+                    f"the code bundle has {size} bytes as JSON, and ConfigMaps in a template take {limit}; its "
+                    f"largest file is {largest} ({len(self.files[largest].encode())} bytes): make that "
+                    "smaller, or bake the package into the image")
 
     @property
-    def name(self) -> str:
-        """`<prefix>-code-<hash>`: other content, other name."""
-        return f"{self.prefix}-code-{digest(dict(self.files))}"
+    def parts(self) -> list[BundlePart]:
+        """One for each ConfigMap, that of the settings first."""
+        beside = {path: text for path, text in self.files.items() if "/" not in path}
+        boxes: list[dict[str, str]] = [{}]
+        for path in sorted(self.files.keys() - beside.keys()):
+            more = {**boxes[-1], path: self.files[path]}
+            if boxes[-1] and _json_bytes({_key(name): text for name, text in more.items()}) > _PART_BYTES:
+                boxes.append({path: self.files[path]})
+            else:
+                boxes[-1] = more
+        found = [BundlePart(f"{self.prefix}-settings", beside),
+                 *(BundlePart(f"{self.prefix}-code", files) for files in boxes)]
+        return [part for part in found if part.files]
 
     @property
-    def data(self) -> dict[str, str]:
-        """The ConfigMap's `data`: keys may have no slashes, so `training/train.py` is `training.train.py`."""
-        return {_key(path): text for path, text in self.files.items()}
-
-    @property
-    def items(self) -> list[dict[str, str]]:
-        """The `items` of a ConfigMap volume that give every file its path back."""
-        return [{"key": _key(path), "path": path} for path in self.files]
+    def volume(self) -> dict[str, Any]:
+        """The volume, without its name, in which all files are together again."""
+        return {"projected": {"sources": [
+            {"configMap": {"name": part.name, "items": part.items}} for part in self.parts]}}
 
 
-class CodeConfigMap(kplus.ConfigMap):
-    """The bundle as an immutable ConfigMap: a running job never sees other code than it was submitted with."""
+class BundleConfigMap(kplus.ConfigMap):
+    """A part of the bundle as an immutable ConfigMap: a running job never sees other code than it was submitted
+    with."""
 
-    def __init__(self, scope: Construct, construct_id: str, *, namespace: str, bundle: CodeBundle) -> None:
-        super().__init__(scope, construct_id, immutable=True, data=bundle.data,
-                         metadata=cdk8s.ApiObjectMetadata(name=bundle.name, namespace=namespace))
+    def __init__(self, scope: Construct, construct_id: str, *, namespace: str, part: BundlePart) -> None:
+        super().__init__(scope, construct_id, immutable=True, data=part.data,
+                         metadata=cdk8s.ApiObjectMetadata(name=part.name, namespace=namespace))
 
 
 def package_files(package: Path) -> dict[str, str]:
@@ -108,7 +143,7 @@ def _key(path: str) -> str:
     return path.replace("/", ".")
 
 
-def _annotation_bytes(data: Mapping[str, Any]) -> int:
+def _json_bytes(data: Mapping[str, Any]) -> int:
     """Length of `data` as kubectl writes it: JSON in which <, > and & become six bytes each."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     return len(text.encode()) + 5 * sum(text.count(char) for char in "<>&")

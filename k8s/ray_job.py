@@ -88,7 +88,7 @@ def _runtime_env(deadlines: Deadlines) -> str:
     """The job's runtime_env as YAML. The operator pastes it into bash between double quotes: no $ and no `."""
     return yaml.safe_dump({
         "working_dir": CODE_PATH,
-        "excludes": ["..*"],  # a ConfigMap volume holds every file again in ..data and ..2026_…
+        "excludes": ["..*"],  # such a volume holds every file again in ..data and ..2026_…
         "env_vars": {
             # Also how long a job that replaces another waits for the GPUs: CloudFormation makes the new one
             # first and deletes the old one at the end.
@@ -127,5 +127,5 @@ def _submitter(image: str, bundle: CodeBundle, deadlines: Deadlines) -> dict[str
             "lifecycle": {"preStop": {"exec": {"command": ["/bin/bash", "-c", _STOP_JOB]}}},
             "volumeMounts": [{"name": "code", "mountPath": CODE_PATH, "readOnly": True}],
         }],
-        "volumes": [{"name": "code", "configMap": {"name": bundle.name, "items": bundle.items}}],
+        "volumes": [{"name": "code", **bundle.volume}],
     }

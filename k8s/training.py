@@ -8,7 +8,7 @@ from typing import Any
 import cdk8s
 import cdk8s_plus_28 as kplus
 
-from k8s.bundle import CodeBundle, CodeConfigMap
+from k8s.bundle import BundleConfigMap, CodeBundle
 from k8s.network_policies import SERVICE_RANGES, network_policies
 from k8s.ray_cluster import RayCluster, RayPods, WorkerGroup, ray_cluster_spec
 from k8s.ray_job import JobSpec, RayJob
@@ -21,12 +21,12 @@ class TrainingObjects:
     service_account: dict[str, Any]
     network_policies: list[dict[str, Any]]
     ray_cluster: dict[str, Any]
-    code: dict[str, Any]
+    code: list[dict[str, Any]]
     job: dict[str, Any]
 
     def in_order(self) -> list[dict[str, Any]]:
         """All of them."""
-        return [self.service_account, *self.network_policies, self.ray_cluster, self.code, self.job]
+        return [self.service_account, *self.network_policies, self.ray_cluster, *self.code, self.job]
 
 
 def training_objects(*, namespace: str, cluster_name: str, pods: RayPods, workers: WorkerGroup,
@@ -43,7 +43,11 @@ def training_objects(*, namespace: str, cluster_name: str, pods: RayPods, worker
     network_policies(chart, namespace=namespace, cluster=cluster_name,
                      api_ranges=(vpc_range, *SERVICE_RANGES) if scales_itself else ())
     RayCluster(chart, "cluster", name=cluster_name, namespace=namespace, pods=pods, workers=workers)
-    CodeConfigMap(chart, "code", namespace=namespace, bundle=bundle)
+    for part in bundle.parts:
+        BundleConfigMap(chart, part.name, namespace=namespace, part=part)
     RayJob(chart, "job", namespace=namespace, job=job)
-    account, *policies, cluster, code, ray_job = chart.to_json()
-    return TrainingObjects(account, policies, cluster, code, ray_job)
+    account, *others, ray_job = chart.to_json()
+    of_kind = {kind: [one for one in others if one["kind"] == kind]
+               for kind in ("NetworkPolicy", "RayCluster", "ConfigMap")}
+    (cluster,) = of_kind["RayCluster"]
+    return TrainingObjects(account, of_kind["NetworkPolicy"], cluster, of_kind["ConfigMap"], ray_job)

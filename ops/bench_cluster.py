@@ -198,7 +198,7 @@ def _storage(namespace: Namespace, cluster: str) -> str:
     """The storage of the deployed job: cdk.out only has a placeholder for the bucket."""
     found = set()
     for config_map in namespace.config_maps():
-        if config_map["metadata"]["name"].startswith(f"{cluster}-code-"):
+        if config_map["metadata"]["name"].startswith(f"{cluster}-settings-"):
             try:
                 found.add(json.loads(config_map["data"]["train.json"])["placement"]["storage"])
             except (KeyError, TypeError, ValueError):

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from k8s.worker_env import OVER_EFA, OVER_TCP
 from ops.errors import NothingToDoError
-from ops.submitted_job import SubmittedJob
+from ops.submitted_job import SubmittedJob, config_map_sources
 from training.config import TrainJob
 
 WireName = Literal["efa", "tcp"]
@@ -78,7 +78,7 @@ def planned_runs(job: SubmittedJob, bench_id: str, wires: Wires, repeats: int) -
 
 def run_objects(objects: Sequence[Mapping[str, Any]], job: SubmittedJob, run: PlannedRun, shape: Shape,
                 bench_id: str, storage: str) -> list[dict[str, Any]]:
-    """ConfigMap and RayJob of a run.
+    """ConfigMaps and RayJob of a run: copies with names of their own, as what is deployed may be other code.
 
     Args:
         objects: of the synthesized app.
@@ -89,37 +89,37 @@ def run_objects(objects: Sequence[Mapping[str, Any]], job: SubmittedJob, run: Pl
         NothingToDoError: if the job cannot run over both wires, as on a single node.
     """
     ray_job = copy.deepcopy(dict(_named(objects, "RayJob", job.name)))
-    volume, key = _code_volume(ray_job, job)
-    code = copy.deepcopy(dict(_named(objects, "ConfigMap", volume["configMap"]["name"])))
-    for item, name in ((ray_job, run.name), (code, f"{run.name}-code")):
+    copies = []
+    train_json = json.dumps(_train_job(job.job, run, shape, storage), indent=2) + "\n"
+    for number, (source, mount) in enumerate(_mounted(ray_job)):
+        config_map = copy.deepcopy(dict(_named(objects, "ConfigMap", source["name"])))
+        source["name"] = f"{run.name}-{number}"
+        items = source.get("items") or [{"key": key, "path": key} for key in config_map["data"]]
+        config_map["data"] |= {item["key"]: train_json for item in items
+                               if str(PurePosixPath(mount) / item["path"]) == job.job_file}
+        copies.append((config_map, source["name"]))
+    for item, name in ((ray_job, run.name), *copies):
         labels = {**item["metadata"].get("labels", {}), BENCH_LABEL: bench_id}
         item["metadata"] = {**item["metadata"], "name": name, "labels": labels}
-    volume["configMap"]["name"] = code["metadata"]["name"]
-    code["data"][key] = json.dumps(_train_job(job.job, run, shape, storage), indent=2) + "\n"
     spec = ray_job["spec"]
     spec["runtimeEnvYAML"] = _with_environment(spec["runtimeEnvYAML"], run.wire.environment)
     spec["activeDeadlineSeconds"] = spec.get("preRunningDeadlineSeconds", 0) + shape.minutes * 60
     submitter = spec["submitterPodTemplate"]["spec"]
     if "activeDeadlineSeconds" in submitter:
         submitter["activeDeadlineSeconds"] = spec["activeDeadlineSeconds"]
-    return [code, ray_job]
+    return [*(config_map for config_map, _ in copies), ray_job]
 
 
 def _named(objects: Sequence[Mapping[str, Any]], kind: str, name: str) -> Mapping[str, Any]:
     return next(o for o in objects if o.get("kind") == kind and o["metadata"]["name"] == name)
 
 
-def _code_volume(ray_job: Mapping[str, Any], job: SubmittedJob) -> tuple[dict[str, Any], str]:
-    """The submitter's volume that holds train.json, and train.json's key in its ConfigMap."""
+def _mounted(ray_job: Mapping[str, Any]) -> list[tuple[dict[str, Any], str]]:
+    """What the submitter takes from ConfigMaps, and where each is mounted."""
     pod = ray_job["spec"]["submitterPodTemplate"]["spec"]
     mounts = {mount["name"]: mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
-    for volume in pod["volumes"]:
-        mount = PurePosixPath(mounts.get(volume["name"], "/nowhere"))
-        if "configMap" in volume and PurePosixPath(job.job_file).is_relative_to(mount):
-            path = str(PurePosixPath(job.job_file).relative_to(mount))
-            keys = {item["path"]: item["key"] for item in volume["configMap"].get("items", [])}
-            return volume, keys.get(path, path)
-    raise NothingToDoError(f"RayJob {job.name}: {job.job_file} is in no ConfigMap that the submitter mounts")
+    return [(source, mounts[volume["name"]]) for volume in pod["volumes"] if volume["name"] in mounts
+            for source in config_map_sources(volume)]
 
 
 def _train_job(job: TrainJob, run: PlannedRun, shape: Shape, storage: str) -> dict[str, Any]:

@@ -157,16 +157,23 @@ def _mounted_files(objects: list[dict[str, Any]], job: str, spec: dict[str, Any]
                    ) -> tuple[dict[str, bytes], tuple[str, ...]]:
     """The submitter's files from ConfigMaps by absolute path, and the folders they are mounted at."""
     pod = spec.get("submitterPodTemplate", {}).get("spec", {})
-    volumes = {v["name"]: v["configMap"] for v in pod.get("volumes", []) if "configMap" in v}
+    volumes = {v["name"]: config_map_sources(v) for v in pod.get("volumes", [])}
     files: dict[str, bytes] = {}
     mounts = []
     for mount in pod["containers"][0].get("volumeMounts", []) if pod.get("containers") else []:
-        if mount["name"] in volumes:
-            mounts.append(mount["mountPath"])
+        for source in volumes.get(mount["name"], []):
             below = PurePosixPath(mount["mountPath"])
-            contents = _config_map_files(objects, job, volumes[mount["name"]])
+            contents = _config_map_files(objects, job, source)
             files |= {str(below / path): data for path, data in contents.items()}
+        if volumes.get(mount["name"]):
+            mounts.append(mount["mountPath"])
     return files, tuple(mounts)
+
+
+def config_map_sources(volume: dict[str, Any]) -> list[dict[str, Any]]:
+    """What a volume takes from ConfigMaps: a ConfigMap's own volume, or some of the sources of a projected one."""
+    sources = [volume, *volume.get("projected", {}).get("sources", [])]
+    return [source["configMap"] for source in sources if "configMap" in source]
 
 
 def _config_map_files(objects: list[dict[str, Any]], job: str, volume: dict[str, Any]) -> dict[str, bytes]:
@@ -206,7 +213,9 @@ def _only_worker_group(cluster: dict[str, Any]) -> PodShape:
     if len(groups) != 1:
         raise NothingToDoError(f"RayCluster {cluster['metadata']['name']} has {len(groups)} worker groups; "
                                "a rehearsal needs exactly one")
-    return _pod_shape(groups[0].get("replicas", 1), groups[0], cluster)
+    # With autoscaling a job gets as many as it asks for: all.
+    count = groups[0].get("maxReplicas" if cluster["spec"].get("enableInTreeAutoscaling") else "replicas", 1)
+    return _pod_shape(count, groups[0], cluster)
 
 
 def _pod_shape(count: int, group: dict[str, Any], cluster: dict[str, Any]) -> PodShape:

@@ -61,9 +61,10 @@ class TrainingStack(Stack):
         ray_cluster = apply_manifest(self, "RayCluster", cluster, objects.ray_cluster)
         # Only pods that start after the association get credentials; and none is up before its policies.
         ray_cluster.node.add_dependency(account, identity, *policies)
-        code = apply_manifest(self, _hashed("Code", bundle.name), cluster, objects.code, bucket)
+        code = [apply_manifest(self, _hashed("Code", part["metadata"]["name"]), cluster, part, bucket)
+                for part in objects.code]
         ray_job = apply_manifest(self, _hashed("RayJob", job.name), cluster, objects.job)
-        ray_job.node.add_dependency(ray_cluster, code)
+        ray_job.node.add_dependency(ray_cluster, *code)
 
         self._tell(namespace, job.name, storage)
 

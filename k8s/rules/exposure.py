@@ -200,11 +200,11 @@ def immutable(world: World) -> Iterator[Fault]:
     for job in world.efa_jobs:
         pod = job.submitter
         for volume in pod.spec.get("volumes") or [] if pod else []:
-            name = (volume.get("configMap") or {}).get("name")
+            sources = [volume, *((volume.get("projected") or {}).get("sources") or [])]
+            names = {(source.get("configMap") or {}).get("name") for source in sources} - {None}
             for config in world.of("ConfigMap"):
-                if (config.namespace, config.name) == (job.manifest.namespace, name) and not config.body.get(
-                    "immutable"
-                ):
+                ours = config.namespace == job.manifest.namespace and config.name in names
+                if ours and not config.body.get("immutable"):
                     yield config.fault(
                         "immutable", "is not set, and the job's code comes from here", "set it to true"
                     )

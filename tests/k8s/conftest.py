@@ -15,8 +15,17 @@ def ray_job(synth_l4):
 
 
 @pytest.fixture
-def code(synth_l4):
-    return only(synth_l4.manifests, "ConfigMap")
+def bundle_parts(synth_l4):
+    """The ConfigMaps that the submitter mounts."""
+    parts = [m for m in synth_l4.manifests if m["kind"] == "ConfigMap" and m.get("immutable")]
+    assert len(parts) > 1, "settings and code"
+    return parts
+
+
+@pytest.fixture
+def code(bundle_parts):
+    """All files of the bundle by key."""
+    return {key: text for part in bundle_parts for key, text in part["data"].items()}
 
 
 @pytest.fixture

@@ -73,7 +73,8 @@ def test_gpus_are_one_number_for_kubernetes_ray_and_the_job(synth_l4, synth_h100
     for synth, gpus in ((synth_l4, 4), (synth_h100, 8)):
         (group,) = only(synth.manifests, "RayCluster")["spec"]["workerGroupSpecs"]
         limits = group["template"]["spec"]["containers"][0]["resources"]["limits"]
-        job = TrainJob.model_validate_json(only(synth.manifests, "ConfigMap")["data"]["train.json"])
+        (settings,) = [m for m in synth.manifests if "train.json" in m.get("data", {})]
+        job = TrainJob.model_validate_json(settings["data"]["train.json"])
         assert limits["nvidia.com/gpu"] == group["rayStartParams"]["num-gpus"] == str(gpus)
         assert job.placement.workers_per_node == gpus
         assert job.placement.nodes == group["replicas"] == 2

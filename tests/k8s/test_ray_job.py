@@ -75,7 +75,7 @@ def test_the_driver_asks_for_no_cpu_since_the_head_has_none(ray_job):
 
 def test_entrypoint_runs_the_trainer_on_the_bundles_job_file(ray_job, code):
     assert ray_job["spec"]["entrypoint"] == "python -m training.train train.json"
-    assert {"training.train.py", "train.json"} <= set(code["data"])
+    assert {"training.train.py", "train.json"} <= set(code)
 
 
 # Deadlines

@@ -4,7 +4,6 @@ import copy
 import re
 
 import pytest
-from lookup import only
 from rule_bases import put
 from rule_cases import KUBERAY, OTHERS
 
@@ -45,7 +44,9 @@ def rules_broken(bodies, around):
 def ours(synth_l4):
     """Our manifests (of the code only its keys, which is all that rules read) and what surrounds them."""
     bodies = copy.deepcopy(synth_l4.manifests)
-    only(bodies, "ConfigMap")["data"] = dict.fromkeys(only(bodies, "ConfigMap")["data"], "")
+    for body in bodies:
+        if body["kind"] == "ConfigMap":
+            body["data"] = dict.fromkeys(body["data"], "")
     return bodies, around_app(synth_l4.outdir)
 
 
@@ -117,6 +118,7 @@ _EIGHT = dict.fromkeys(["nvidia.com/gpu"], "2") | {"vpc.amazonaws.com/efa": "1",
 
 # Where the sweep cannot go: several values at once, or one that is wrong in a way of its own.
 MUTATIONS = [
+_CODE = f"{_SUBMITTER}.volumes[0].projected"
     ("node-fit", "RayCluster",
      {f"{_WORKER}.resources.limits.cpu": "48", f"{_WORKER}.resources.requests.cpu": "48"}),
     ("node-fit", "RayCluster", {f"{_WORKER}.resources.limits.memory": "192Gi",
@@ -180,8 +182,8 @@ MUTATIONS = [
     ("working-dir", "RayJob", {f"{_SUBMITTER}.containers[0].volumeMounts[0].mountPath": "/code"}),
     ("working-dir", "RayJob", {"spec.runtimeEnvYAML": "env_vars: {}"}),
     ("own-nccl", "RayJob", {"spec.runtimeEnvYAML": "pip: [torch==2.9.0]"}),
-    ("reference", "RayJob", {f"{_SUBMITTER}.volumes[0].configMap.name": "yesterday"}),
-    ("reference-key", "RayJob", {f"{_SUBMITTER}.volumes[0].configMap.items[0].key": "nothing"}),
+    ("reference", "RayJob", {f"{_CODE}.sources[0].configMap.name": "yesterday"}),
+    ("reference-key", "RayJob", {f"{_CODE}.sources[0].configMap.items[0].key": "nothing"}),
     ("selected-cluster", "RayJob", {"spec.clusterSelector.ray|io/cluster": "eagelray"}),
     ("watched", "RayJob", {"metadata.namespace": "default"}),
     ("immutable-code", "ConfigMap", {"immutable": None}),

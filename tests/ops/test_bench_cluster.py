@@ -29,7 +29,7 @@ class Deployed:
         server.add(objects["RayJob"], **FINISHED)
         code = objects["ConfigMap"]
         deployed = code["data"]["train.json"].replace("s3://<checkpoint-bucket>/runs", str(self.storage))
-        server.add({**code, "metadata": {**code["metadata"], "name": "eagleray-code-1a2b"},
+        server.add({**code, "metadata": {**code["metadata"], "name": "eagleray-settings-1a2b"},
                     "data": {**code["data"], "train.json": deployed}})
         server.on_look = self.leave_results
 
@@ -220,7 +220,7 @@ def test_what_is_not_deployed_is_said(app, capsys):
 
 
 def test_an_unknown_storage_is_asked_for(app, capsys):
-    del app.server.objects["ray", "configmaps", "eagleray-code-1a2b"]
+    del app.server.objects["ray", "configmaps", "eagleray-settings-1a2b"]
     assert app.bench() == 2
     assert "--storage s3://BUCKET/runs" in capsys.readouterr().err
     assert app.bench("--storage", str(app.storage)) == 0

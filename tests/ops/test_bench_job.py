@@ -49,18 +49,22 @@ def differences(first, second):
 
 
 def test_the_jobs_differ_in_the_wire_only(rendered):
-    (code_efa, job_efa), (code_tcp, job_tcp) = rendered
+    (settings_efa, *code_efa, job_efa), (settings_tcp, *code_tcp, job_tcp) = rendered
     variables = "/spec/runtimeEnvYAML/env_vars"
     assert differences(job_efa, job_tcp) == {
         "/metadata/name": ("eagleray-bench-ab12cd-efa1", "eagleray-bench-ab12cd-tcp1"),
-        "/spec/submitterPodTemplate/spec/volumes/0/configMap/name":
-            ("eagleray-bench-ab12cd-efa1-code", "eagleray-bench-ab12cd-tcp1-code"),
+        **{f"/spec/submitterPodTemplate/spec/volumes/0/projected/sources/{n}/configMap/name":
+           (f"eagleray-bench-ab12cd-efa1-{n}", f"eagleray-bench-ab12cd-tcp1-{n}")
+           for n in range(len(code_efa) + 1)},
         f"{variables}/FI_PROVIDER": ("efa", "tcp"),
         f"{variables}/NCCL_NET": ("Libfabric", "Socket"),
         f"{variables}/NCCL_NET_PLUGIN": ("ofi", "none"),
     }
-    assert differences(code_efa, code_tcp) == {
-        "/metadata/name": ("eagleray-bench-ab12cd-efa1-code", "eagleray-bench-ab12cd-tcp1-code"),
+    for n, (efa, tcp) in enumerate(zip(code_efa, code_tcp, strict=True), 1):
+        assert differences(efa, tcp) == {
+            "/metadata/name": (f"eagleray-bench-ab12cd-efa1-{n}", f"eagleray-bench-ab12cd-tcp1-{n}")}
+    assert differences(settings_efa, settings_tcp) == {
+        "/metadata/name": ("eagleray-bench-ab12cd-efa1-0", "eagleray-bench-ab12cd-tcp1-0"),
         "/data/train.json/name": ("eagleray-bench-ab12cd-efa1", "eagleray-bench-ab12cd-tcp1"),
         "/data/train.json/training/transport/require": ("efa", "any"),
     }
