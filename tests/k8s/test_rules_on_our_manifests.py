@@ -114,11 +114,11 @@ _GPU_POD = "spec.workerGroupSpecs[0].template.spec"
 _WORKER = f"{_GPU_POD}.containers[0]"
 _HEAD_POD = "spec.headGroupSpec.template.spec"
 _SUBMITTER = "spec.submitterPodTemplate.spec"
+_CODE = f"{_SUBMITTER}.volumes[0].projected"
 _EIGHT = dict.fromkeys(["nvidia.com/gpu"], "2") | {"vpc.amazonaws.com/efa": "1", "cpu": "20", "memory": "80Gi"}
 
 # Where the sweep cannot go: several values at once, or one that is wrong in a way of its own.
 MUTATIONS = [
-_CODE = f"{_SUBMITTER}.volumes[0].projected"
     ("node-fit", "RayCluster",
      {f"{_WORKER}.resources.limits.cpu": "48", f"{_WORKER}.resources.requests.cpu": "48"}),
     ("node-fit", "RayCluster", {f"{_WORKER}.resources.limits.memory": "192Gi",

@@ -100,7 +100,7 @@ def test_a_length_in_tokens_becomes_one_in_steps(app):
 
 
 def test_deadlines_are_the_comparisons(rendered):
-    spec = rendered[0][1]["spec"]
+    spec = rendered[0][-1]["spec"]
     assert spec["activeDeadlineSeconds"] == spec["preRunningDeadlineSeconds"] + 30 * 60
     assert spec["submitterPodTemplate"]["spec"]["activeDeadlineSeconds"] == spec["activeDeadlineSeconds"]
 
@@ -111,7 +111,7 @@ def test_the_synthesized_objects_stay_as_they_are(app, rendered, synth_l4):
 
 @pytest.mark.skipif(not CRDS, reason="KUBERAY_CRDS names no folder with KubeRay's CRDs: the RayJob is not checked")
 def test_kuberays_crd_takes_the_job(rendered):
-    job = rendered[1][1]
+    job = rendered[1][-1]
     assert job["metadata"].pop("labels") == {"eagleray-bench": "ab12cd"}
     assert errors(Path(CRDS), job) == []
 
