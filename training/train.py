@@ -26,6 +26,7 @@ from transformers import PretrainedConfig
 from training import checkpoint, data, metrics, model, parallel, place, step, topology, watch, wire
 from training.config import TrainJob
 from training.errors import AgreedError, JobError, first_line, together
+from training.lease import Lease
 from training.pretrained import Pretrained
 from training.shape import ModelShape, UnknownShapeError, known_shape
 from training.side_channel import SideChannel
@@ -52,17 +53,31 @@ def main(arguments: list[str]) -> int:
     except JobError as error:
         print(error, file=sys.stderr)
         return 2
-    failure = fit(job, folder)
+    # A job that replaces another one waits for its folder as long as it waits for its GPUs.
+    patience = float(os.environ.get("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", 0))
     try:
-        folder.write_json("summary.json", summarise(job, folder, failure))
-    except OSError as error:
-        failure = failure or f"summary.json cannot be written to {folder.uri}: {first_line(error)}"
+        held = Lease.take(folder, job.name, lost=end_at_once, wait_seconds=patience)
+    except JobError as error:
+        print(f"{job.name} refused: {error}", file=sys.stderr)
+        return 2
+    with held:
+        failure = fit(job, folder)
+        try:
+            folder.write_json("summary.json", summarise(job, folder, failure))
+        except OSError as error:
+            failure = failure or f"summary.json cannot be written to {folder.uri}: {first_line(error)}"
     ray.shutdown()  # its last words come before ours
     if failure is not None:
         print(f"{job.name} failed: {failure}", file=sys.stderr)
         return 1
     print(f"{job.name} succeeded: {folder.uri}/summary.json")
     return 0
+
+
+def end_at_once(reason: str) -> None:
+    """End the driver, and Ray its workers with it: the folder is another run's now, and gets no summary of ours."""
+    print(f"failed: {reason}", file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 def read_job(path: Path) -> TrainJob:
