@@ -9,6 +9,7 @@ from typing import Literal
 
 from k8s.rules import Finding, Surroundings, check
 from k8s.rules.nodes import around_app, around_files
+from ops.console import printable
 from ops.errors import NothingToDoError
 from ops.manifest_files import Documents, is_cdk_out, read
 
@@ -47,4 +48,5 @@ def text(found: list[Finding], form: Literal["lines", "json"]) -> str:
     if form == "json":
         return json.dumps([asdict(finding) for finding in found], indent=1) + "\n"
     several = len({finding.file for finding in found}) > 1
-    return "".join((f"{finding.file}: " if several else "") + f"{finding}\n" for finding in found)
+    lines = ((f"{finding.file}: " if several else "") + str(finding) for finding in found)
+    return "".join(f"{printable(line)}\n" for line in lines)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from ops.commands import before, diagnosing, jobs, operation, reading
+from ops.console import Console
 from ops.errors import CommandError, StoppedError
 
 app = typer.Typer(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from ops.console import Console
 from ops.errors import NothingToDoError
 
 app = typer.Typer()
