@@ -12,6 +12,7 @@ from k8s.rules.nodes import around_app
 
 # Leaves that may be other than they are, and why. `-` before a path: it may be left out.
 FREE = {
+    "it may be another one's, which a volume waits for": r"-.*projected\.sources\[\d\]\.configMap\.name",
     "a name is a name, and what refers to it is looked at": r"metadata\.name|-metadata\.namespace",
     "the default is the same, or as good": r"-.*(updateStrategy\.type|imagePullPolicy|terminationMessagePolicy"
         r"|serviceType|dashboard-host|submissionMode|entrypointNumCpus|Replicas|replicas|hostPath\.type|runAsUser"
