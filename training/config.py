@@ -17,6 +17,7 @@ from training.sections import (
     CheckpointConfig,
     DataConfig,
     FabricConfig,
+    HangConfig,
     ModelConfig,
     OptimizerConfig,
     ParallelConfig,
@@ -44,6 +45,8 @@ class TrainConfig(Strict):
     """The wire between nodes."""
     fabric: FabricConfig = FabricConfig()
     """The check of the wire before the model loads."""
+    hang: HangConfig = HangConfig()
+    """The watch for ranks that hang."""
     steps: Steps = Field(default=200, ge=1)
     """Optimizer steps."""
     tokens: Annotated[int | None, BeforeValidator(with_exponent)] = Field(default=None, ge=1)
@@ -63,7 +66,7 @@ class TrainConfig(Strict):
 
     def digest(self) -> str:
         """Twelve hex digits over all that decides what is trained; the wire, its check and patience do not."""
-        return digest(self.model_dump(mode="json", exclude={"transport", "fabric", "max_skipped_steps"}))
+        return digest(self.model_dump(mode="json", exclude={"transport", "fabric", "hang", "max_skipped_steps"}))
 
     @model_validator(mode="before")
     @classmethod

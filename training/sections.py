@@ -114,6 +114,17 @@ class CheckpointConfig(Strict):
     """Newest checkpoints to keep."""
 
 
+class HangConfig(Strict):
+    """After how long without progress the workers are ended, and started again from the last checkpoint."""
+
+    step_minutes: float = Field(default=5, gt=0, le=1440)
+    """Minutes that a step may take, its data included."""
+    checkpoint_minutes: float = Field(default=30, gt=0, le=1440)
+    """Minutes that training may stand still for a checkpoint."""
+    start_minutes: float = Field(default=60, gt=0, le=1440)
+    """Minutes from the first sign of all ranks to the end of the first step, with download and compilation."""
+
+
 class TransportConfig(Strict):
     """Which wire between nodes the training insists on."""
 

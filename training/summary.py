@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from training import checkpoint, wire
+from training import checkpoint, watchdog, wire
 from training.config import TrainJob
 from training.metrics import percentiles, read_metrics
 from training.storage import RunFolder
@@ -27,6 +27,7 @@ def summarise(job: TrainJob, folder: RunFolder, failure: str | None) -> dict[str
         `tokens_per_second` and `mfu` are medians over steps, `step_seconds` their percentiles; a start's first
         step, which compiles, does not count. `restarts` counts the times that the workers were started again,
         in this call or an earlier one; `startup` has the seconds of each start until its first step, by phase.
+        `hangs` are the reasons for which the watchdog ended the workers.
         `memory_gib`, `memory_reserved_gib` and `alloc_retries` are of rank 0.
     """
     records = read_metrics(folder)
@@ -52,6 +53,7 @@ def summarise(job: TrainJob, folder: RunFolder, failure: str | None) -> dict[str
         "transport": _transport(folder, run.get("ranks", [])),
         "restarts": max(0, run.get("starts", 0) - 1),
         "startup": startup,
+        "hangs": watchdog.hangs(folder),
         "checkpoint": None if newest is None else f"{folder.uri}/{checkpoint.checkpoint_path(newest)}",
         "versions": run.get("versions", {}),
         "config_hash": job.config_hash(),

@@ -1,8 +1,8 @@
 """Train a causal language model on a Ray cluster: `python -m training.train train.json`.
 
 Needs no cluster: without RAY_ADDRESS a local Ray is started for the run. Exit code 0 only for a run that
-went to its last step; 1 for a run that failed, 2 for a train.json that cannot run. The reason is the last
-line on stderr, and stands in summary.json.
+went to its last step; 1 for a run that failed, 2 for a train.json that cannot run or a folder that another run
+holds. The reason is the last line on stderr, and for 0 and 1 stands in summary.json.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ray.train import Checkpoint, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 from transformers import PretrainedConfig
 
-from training import checkpoint, data, metrics, model, parallel, place, step, topology, watch, wire
+from training import checkpoint, data, metrics, model, parallel, place, step, topology, watch, watchdog, wire
 from training.config import TrainJob
 from training.errors import AgreedError, JobError, first_line, together
 from training.lease import Lease
@@ -124,7 +124,7 @@ def fit(job: TrainJob, folder: RunFolder) -> str | None:
         start_ray(job)
         result = trainer(job).fit()
     except ray.train.WorkerGroupError as error:
-        return worker_failure(error.worker_failures)
+        return watchdog.reason(folder) or worker_failure(error.worker_failures)
     except ray.train.ControllerError as error:
         return first_line(error.controller_failure)
     except (OSError, RuntimeError, ValueError) as error:
@@ -145,11 +145,13 @@ def trainer(job: TrainJob) -> TorchTrainer:
     """Ray Train's part: one worker a rank, ranks of a node in a row (Ray sorts them by node and GPU)."""
     place = job.placement
     on_gpu = place.device == "cuda"
+    # A rank that hangs is to be named by the watchdog before a collective gives up and names nobody.
+    collectives = max(COLLECTIVE_TIMEOUT_S, int(watchdog.longest_wait(job.training.hang)) + 120)
     return TorchTrainer(
         work,
         train_loop_config=job.model_dump(mode="json"),
         # Named here and never guessed: the driver runs on the head, which has no GPU.
-        torch_config=TorchConfig(backend=place.backend, timeout_s=COLLECTIVE_TIMEOUT_S),
+        torch_config=TorchConfig(backend=place.backend, timeout_s=collectives),
         scaling_config=ScalingConfig(
             num_workers=place.world_size,
             use_gpu=on_gpu,
@@ -179,14 +181,16 @@ def worker_failure(failures: dict[int, Exception]) -> str:
 
 def work(job: dict[str, Any]) -> dict[str, str | None]:
     """Every rank's part. What a retry cannot cure is returned; anything else is raised, and Ray restarts."""
+    parsed = TrainJob.model_validate(job)
     try:
-        train(TrainJob.model_validate(job))
+        with watchdog.Watchdog(parsed.training.hang) as dog:
+            train(parsed, dog)
     except AgreedError as error:
         return {"failure": str(error)}
     return {"failure": None}
 
 
-def train(written: TrainJob) -> None:
+def train(written: TrainJob, dog: watchdog.Watchdog) -> None:
     """One rank, from the newest checkpoint to the last step. `written`: the job as in train.json."""
     startup = Startup()
     startup.ended("imports")
@@ -196,6 +200,7 @@ def train(written: TrainJob) -> None:
     node = ray.util.get_node_ip_address()
     # Nothing goes over NCCL before it is proven: where it fails, it fails late and names no cause.
     channel = SideChannel(written.training.fabric.timeout_seconds, node)
+    dog.watch(folder, channel)
     precision = written.training.precision
     device = together(lambda: place.check_device(written.placement, local_world, precision), channel.group)
     previous = together(lambda: place.check_same_run(folder, written), channel.group)
@@ -230,7 +235,9 @@ def train(written: TrainJob) -> None:
     for number in range(done + 1, config.steps + 1):
         torch.manual_seed(config.seed + number * world + rank)  # dropout, the same after a restart
         rate = step.learning_rate(config.optimizer, number, config.steps)
+        dog.at("data", number)
         batches = prefetched.step(number)
+        dog.at("step", number)
         loss, norm = step.train_step(
             trained, optimizer, mesh, batches, learning_rate=rate, clip_norm=config.optimizer.clip_norm
         )
@@ -244,6 +251,7 @@ def train(written: TrainJob) -> None:
         every = config.checkpoint.every_steps
         if number == config.steps or (every and number % every == 0):
             watched.catch_up()
+            dog.at("checkpoint", number)
             watch.check_finite(trained.model, optimizer, number)
             if log is not None:
                 log.flush()

@@ -1,7 +1,9 @@
 """The job's loop on each rank, with the two things of Ray that it asks for put in by hand."""
 
 import itertools
+import os
 import shutil
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -33,6 +35,22 @@ def work(job, local_world=None, nan_at=()):
     train.step.train_step = step
     torch.manual_seed(12345 + dist.get_rank())  # the job must not depend on what was before
     return train.work(job)["failure"]
+
+
+def hang_at(job, step, rank=1, pids=None):
+    """`work`, but `rank` hangs at this step, in code of its own; `pids`: where it then writes its process id."""
+    true_step, steps_done = train.step.train_step, itertools.count(1)
+
+    def hanging(trained, *arguments, **named):
+        if next(steps_done) == step and dist.get_rank() == rank:
+            if pids:
+                Path(pids, str(rank)).write_text(str(os.getpid()))
+            while True:
+                time.sleep(0.1)
+        return true_step(trained, *arguments, **named)
+
+    train.step.train_step = hanging
+    return work(job)
 
 
 def spoil_weights_after(job, step):

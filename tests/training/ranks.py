@@ -49,6 +49,25 @@ def run(world, function, *arguments):
     return [found[rank] for rank in range(world)]
 
 
+def exit_codes(world, function, *arguments):
+    """As `run`, for ranks that end their processes themselves; each one's code, None where it had to be killed."""
+    port, results = _free_port(), _context.SimpleQueue()
+    processes = [_context.Process(target=_rank, args=(rank, world, port, results, function, arguments))
+                 for rank in range(world)]
+    for process in processes:
+        process.start()
+    deadline = time.monotonic() + TIMEOUT_S
+    while all(process.exitcode is None for process in processes) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for process in processes:
+        process.join(10)
+    codes = [process.exitcode for process in processes]
+    for process in processes:
+        process.kill()
+        process.join()
+    return codes
+
+
 def job(folder, *, world=1, **training):
     """train.json's contents for a tiny model on the CPU; `training` replaces parts of the training."""
     return {
