@@ -1,53 +1,48 @@
-"""Checkpoints of a sharded model and its optimizer, whole or not at all.
+"""What a checkpoint is in a run's storage: its files, the mark that it is complete, and which ones stay.
 
-Each rank writes its shards to a local folder (torch.distributed.checkpoint), `publish` brings them to the
-run's storage, and when all ranks are through, rank 0 writes `complete.json` with every file's size. A
-folder without it, or with a file of another size, is no checkpoint. Ray's own record is not asked: a
-report made just before a crash can be lost though the files are there.
+    checkpoints/step-00000020/__0_0.distcp     the shards that rank 0 wrote
+    checkpoints/step-00000020/.metadata        which part of which tensor lies where
+    checkpoints/step-00000020/complete.json    written last: size and checksum of every file
+
+A folder without complete.json is no checkpoint: its writer died or failed. Ray's own record of checkpoints is
+not used: a report made just before a crash can be lost though the files are there.
 """
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Callable
+import json
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
-from torch.distributed.checkpoint.state_dict import (
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    set_model_state_dict,
-    set_optimizer_state_dict,
-)
-from torch.optim import Optimizer
-
+from training.errors import JobError
 from training.storage import RunFolder
 
-_MARK = "complete.json"
+MARK = "complete.json"
+DAMAGED = "damaged.json"
+"""What `set_aside` makes of complete.json."""
 
 
-def save_shards(model: nn.Module, optimizer: Optimizer, folder: str) -> None:
-    """Write this rank's part of model and optimizer into a local folder. Call on all ranks.
-
-    `model` is the transformers model inside of CausalLMWithLoss: the names are those of transformers.
-    """
-    state = {"model": get_model_state_dict(model), "optimizer": get_optimizer_state_dict(model, optimizer)}
-    state_dict_saver.save(state, checkpoint_id=folder)
+class DamagedError(JobError):
+    """A file of a checkpoint is not what was written; the message names it."""
 
 
-def load_shards(model: nn.Module, optimizer: Optimizer, folder: str) -> None:
-    """Fill model and optimizer from a folder written on any number of ranks. Call on all ranks."""
-    state = {"model": get_model_state_dict(model), "optimizer": get_optimizer_state_dict(model, optimizer)}
-    state_dict_loader.load(state, checkpoint_id=folder)
-    set_model_state_dict(model, state["model"])
-    set_optimizer_state_dict(model, optimizer, state["optimizer"])
+class FileCheck(NamedTuple):
+    """What a file must be."""
+
+    size: int
+    """Bytes."""
+    crc32: str
+    """Of all its bytes, 8 hex digits."""
 
 
-def newest(folder: RunFolder) -> int | None:
-    """The step of the newest complete checkpoint in storage; None if there is none."""
-    return max(complete_steps(folder), default=None)
+@dataclass(frozen=True)
+class Record:
+    """The contents of complete.json."""
+
+    step: int
+    """Optimizer steps done."""
+    files: dict[str, FileCheck]
+    """By path inside the checkpoint."""
 
 
 def checkpoint_path(step: int) -> str:
@@ -55,67 +50,98 @@ def checkpoint_path(step: int) -> str:
     return f"checkpoints/step-{step:08d}"
 
 
-def save(
-    folder: RunFolder,
-    model: nn.Module,
-    optimizer: Optimizer,
-    step: int,
-    keep: int,
-    publish: Callable[[str, str], None],
-) -> None:
-    """Save a checkpoint and delete what is older than the `keep` newest. Call on all ranks.
-
-    Args:
-        folder: of the run.
-        model, optimizer: as for `save_shards`.
-        step: optimizer steps done.
-        keep: complete checkpoints that remain.
-        publish: brings a local folder to a path of the run's storage; called on every rank.
-    """
-    path = checkpoint_path(step)
-    with tempfile.TemporaryDirectory(prefix="eagleray-checkpoint-") as local:
-        save_shards(model, optimizer, local)
-        publish(local, path)
-    dist.barrier()
-    if dist.get_rank() == 0:
-        files = {name: size for name, size in folder.sizes(path).items() if name != _MARK}
-        folder.write_json(f"{path}/{_MARK}", {"step": step, "world_size": dist.get_world_size(), "files": files})
-        _delete_old(folder, keep)
-
-
-def resume(folder: RunFolder, model: nn.Module, optimizer: Optimizer) -> int:
-    """Load the newest complete checkpoint. Call on all ranks.
-
-    Returns:
-        Its step; 0 where there is none.
-    """
-    found: list[int | None] = [newest(folder) if dist.get_rank() == 0 else None]
-    dist.broadcast_object_list(found, src=0)
-    step = found[0]
-    if step is None:
-        return 0
-    local = folder.on_this_node(checkpoint_path(step))
-    load_shards(model, optimizer, str(local))
-    dist.barrier()
-    if not folder.is_local:
-        shutil.rmtree(local, ignore_errors=True)  # the copy of this node; all ranks have read it
-    return step
+def newest(folder: RunFolder) -> int | None:
+    """The step of the newest complete checkpoint in storage; None if there is none."""
+    return max(complete_steps(folder), default=None)
 
 
 def complete_steps(folder: RunFolder) -> list[int]:
-    """Steps of the complete checkpoints in storage, oldest first."""
-    steps = []
-    for name in folder.folders("checkpoints"):
-        mark = folder.read_json(f"checkpoints/{name}/{_MARK}")
-        if mark and mark["files"].items() <= folder.sizes(f"checkpoints/{name}").items():
-            steps.append(int(mark["step"]))
-    return sorted(steps)
+    """Steps of the checkpoints that have their mark and every file in its size, oldest first."""
+    return [step for step in marked_steps(folder) if problem(folder, step) is None]
 
 
-def _delete_old(folder: RunFolder, keep: int) -> None:
-    kept = {checkpoint_path(step) for step in complete_steps(folder)[-keep:]}
-    newest_kept = max(kept)
-    for name in folder.folders("checkpoints"):
-        path = f"checkpoints/{name}"
-        if path not in kept and path < newest_kept:
-            folder.remove(path)
+def marked_steps(folder: RunFolder) -> list[int]:
+    """Steps of the checkpoints that were once complete, damaged since or not, oldest first."""
+    return [step for step in _steps(folder) if folder.read_text(f"{checkpoint_path(step)}/{MARK}") is not None]
+
+
+def set_aside_steps(folder: RunFolder) -> list[int]:
+    """Steps of the checkpoints that `set_aside` found damaged, oldest first."""
+    return [step for step in _steps(folder) if folder.read_text(f"{checkpoint_path(step)}/{DAMAGED}") is not None]
+
+
+def read_record(folder: RunFolder, step: int) -> Record:
+    """The contents of a checkpoint's complete.json.
+
+    Raises:
+        DamagedError: if it is missing or cannot be read, or a file lacks or has another size than it says.
+    """
+    path = checkpoint_path(step)
+    text = folder.read_text(f"{path}/{MARK}")
+    try:
+        mark = json.loads(text or "")
+        files = {name: FileCheck(int(one["bytes"]), str(one["crc32"])) for name, one in mark["files"].items()}
+        record = Record(int(mark["step"]), files)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedError(f"{path}/{MARK} cannot be read ({type(error).__name__})") from error
+    sizes = folder.sizes(path)
+    for name, check in files.items():
+        if name not in sizes:
+            raise DamagedError(f"{path}/{name} is missing")
+        if sizes[name] != check.size:
+            raise DamagedError(f"{path}/{name} has {sizes[name]} bytes; {check.size} were written")
+    return record
+
+
+def problem(folder: RunFolder, step: int) -> str | None:
+    """What is wrong with a marked checkpoint, as far as sizes tell; None: nothing."""
+    try:
+        read_record(folder, step)
+    except DamagedError as error:
+        return str(error)
+    return None
+
+
+def complete(folder: RunFolder, step: int, files: dict[str, FileCheck], **facts: Any) -> None:
+    """Write complete.json. `facts` are for people.
+
+    Raises:
+        OSError: if storage does not have all files in their sizes.
+    """
+    path, sizes = checkpoint_path(step), folder.sizes(checkpoint_path(step))
+    lacking = [name for name, check in files.items() if sizes.get(name) != check.size]
+    if lacking:
+        raise OSError(f"{folder.uri}/{path} lacks {len(lacking)} of {len(files)} files as rank 0 sees it, first "
+                      f"{lacking[0]}: placement.storage must be one folder that all nodes share, or s3://")
+    listed = {name: {"bytes": check.size, "crc32": check.crc32} for name, check in sorted(files.items())}
+    folder.write_json(f"{path}/{MARK}", {"step": step, **facts, "files": listed})
+
+
+def set_aside(folder: RunFolder, step: int, reason: str) -> None:
+    """A checkpoint counts no longer: its complete.json becomes damaged.json, with the reason. Its files stay."""
+    path = checkpoint_path(step)
+    folder.write_json(f"{path}/{DAMAGED}", {"step": step, "reason": reason,
+                                            MARK: folder.read_text(f"{path}/{MARK}")})
+    folder.remove(f"{path}/{MARK}")
+
+
+def remove(folder: RunFolder, step: int) -> None:
+    """Delete a checkpoint or what there is of it, its mark first: what is half deleted is no checkpoint."""
+    folder.remove(f"{checkpoint_path(step)}/{MARK}")
+    folder.remove(checkpoint_path(step))
+
+
+def remove_old(folder: RunFolder, keep: int, keep_every: int) -> None:
+    """Delete what is older than the `keep` newest checkpoints, but for steps that `keep_every` divides."""
+    complete_ones = complete_steps(folder)
+    kept = set(complete_ones[-keep:])
+    oldest_kept = min(kept, default=0)
+    kept |= {step for step in complete_ones if keep_every and step % keep_every == 0}
+    for step in _steps(folder):
+        if step not in kept and step < oldest_kept:
+            remove(folder, step)
+
+
+def _steps(folder: RunFolder) -> list[int]:
+    names = (name.removeprefix("step-") for name in folder.folders("checkpoints") if name.startswith("step-"))
+    return sorted(int(name) for name in names if name.isdecimal())

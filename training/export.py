@@ -13,11 +13,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed.checkpoint import state_dict_loader
-from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PretrainedConfig
 
 from training import checkpoint
+from training.checkpoint_files import ShardReader
 from training.config import TrainConfig
 from training.errors import JobError, first_line
 from training.model import CausalLMWithLoss, empty_model, read_config
@@ -26,7 +27,7 @@ from training.storage import RunFolder
 _FILE_BYTES = 2 << 30
 _DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 _PREFIX = "model."
-"""Of the model's tensors in a checkpoint (checkpoint.save_shards)."""
+"""Of the model's tensors in a checkpoint (checkpointing.py)."""
 
 
 def export(folder: RunFolder, step: int | None, training: TrainConfig, target: Path, dtype: str = "bf16",
@@ -54,15 +55,16 @@ def export(folder: RunFolder, step: int | None, training: TrainConfig, target: P
     partial = target.with_name(target.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    local = folder.on_this_node(checkpoint.checkpoint_path(step))
+    reader = None
     try:
-        _write_tensors(local, empty_model(config), partial, _DTYPES[dtype], file_bytes)
+        reader = ShardReader(folder, checkpoint.read_record(folder, step))
+        _write_tensors(reader, empty_model(config), partial, _DTYPES[dtype], file_bytes)
         _write_others(config, training, partial, _DTYPES[dtype])
         partial.rename(target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-        if not folder.is_local:
-            shutil.rmtree(local, ignore_errors=True)
+        if reader is not None:
+            reader.forget()
     return step
 
 
@@ -78,8 +80,9 @@ def _step(folder: RunFolder, step: int | None) -> int:
     return step
 
 
-def _write_tensors(local: Path, model: CausalLMWithLoss, target: Path, dtype: torch.dtype, file_bytes: int) -> None:
-    metadata = FileSystemReader(local).read_metadata().state_dict_metadata
+def _write_tensors(reader: ShardReader, model: CausalLMWithLoss, target: Path, dtype: torch.dtype,
+                   file_bytes: int) -> None:
+    metadata = reader.read_metadata().state_dict_metadata
     stored = {name.removeprefix(_PREFIX): found for name, found in metadata.items()
               if name.startswith(_PREFIX) and isinstance(found, TensorStorageMetadata)}
     state = model.model.state_dict()
@@ -96,7 +99,7 @@ def _write_tensors(local: Path, model: CausalLMWithLoss, target: Path, dtype: to
     placed: dict[str, str] = {}
     for number, part in enumerate(files, 1):
         name = f"model-{number:05d}-of-{len(files):05d}.safetensors" if len(files) > 1 else "model.safetensors"
-        save_file(_read(local, {key: stored[key] for key in part}, dtype), target / name, {"format": "pt"})
+        save_file(_read(reader, {key: stored[key] for key in part}, dtype), target / name, {"format": "pt"})
         placed |= dict.fromkeys(part, name)
     if len(files) > 1:
         total = sum(stored[key].size.numel() * dtype.itemsize for key in names)
@@ -129,11 +132,14 @@ def _in_files(sizes: dict[str, int], file_bytes: int) -> list[list[str]]:
     return files
 
 
-def _read(local: Path, wanted: dict[str, TensorStorageMetadata], dtype: torch.dtype) -> dict[str, Tensor]:
+def _read(reader: ShardReader, wanted: dict[str, TensorStorageMetadata], dtype: torch.dtype) -> dict[str, Tensor]:
     found = {}
     for name, one in wanted.items():
         whole = {f"{_PREFIX}{name}": torch.empty(one.size, dtype=one.properties.dtype)}
-        state_dict_loader.load(whole, storage_reader=FileSystemReader(local), no_dist=True)
+        try:
+            state_dict_loader.load(whole, storage_reader=reader, no_dist=True)
+        except CheckpointException as error:
+            raise JobError(first_line(error.failures[0][0])) from error
         tensor = whole[f"{_PREFIX}{name}"]
         found[name] = tensor.to(dtype) if tensor.is_floating_point() else tensor
     return found

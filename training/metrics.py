@@ -198,6 +198,8 @@ class MetricsLog:
 
     def __init__(self, folder: RunFolder, resumed_at: int, steps: int, notes: Sequence[str] = ()) -> None:
         self._folder, self._steps = folder, steps
+        self._noted: dict[str, Any] = {}
+        self._is_behind = False
         for note in notes:
             print(note, flush=True)
         if resumed_at:
@@ -205,21 +207,35 @@ class MetricsLog:
         self._lines = [json.dumps(record) for record in read_metrics(folder) if record["step"] <= resumed_at]
         self._write()
 
+    def note(self, **values: Any) -> None:
+        """Put values into the next record; from any thread."""
+        self._noted = {**self._noted, **values}
+
     def add(self, record: dict[str, Any]) -> None:
         """Write one record, and print it for people."""
-        line = json.dumps(record, allow_nan=False)
+        noted, self._noted = self._noted, {}
+        line = json.dumps({**record, **noted}, allow_nan=False)
         self._lines.append(line)
-        if self._folder.is_local:
-            self._folder.append_line(_FILE, line)
+        if self._folder.is_local and not self._is_behind:
+            try:
+                self._folder.append_line(_FILE, line)
+            except OSError as error:  # no reason to lose the training; the next checkpoint brings all lines along
+                self._is_behind = True
+                print(f"WARNING: {_FILE} stays behind: {error}", flush=True)
         print(for_people(record, self._steps), flush=True)
 
     def flush(self) -> None:
-        """Bring all lines to storage that cannot append."""
-        if not self._folder.is_local:
+        """Bring all lines to storage that cannot append, or failed to; from any thread."""
+        if self._is_behind or not self._folder.is_local:
             self._write()
 
     def _write(self) -> None:
-        self._folder.write_text(_FILE, "".join(line + "\n" for line in self._lines))
+        self._is_behind = False
+        try:
+            self._folder.write_text(_FILE, "".join(line + "\n" for line in list(self._lines)))
+        except OSError:
+            self._is_behind = self._folder.is_local
+            raise
 
 
 def read_metrics(folder: RunFolder) -> list[dict[str, Any]]:

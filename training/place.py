@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from training import checkpoint
+from training.checkpointing import Resumed
 from training.config import Placement, TrainJob
 from training.errors import JobError
 from training.startup import Startup, for_people
@@ -60,7 +61,7 @@ def check_same_run(folder: RunFolder, job: TrainJob) -> dict[str, Any]:
     return {}
 
 
-def note_start(folder: RunFolder, job: TrainJob, previous: dict[str, Any], resumed_at: int, reasons: list[str],
+def note_start(folder: RunFolder, job: TrainJob, previous: dict[str, Any], resumed: Resumed, reasons: list[str],
                device: torch.device, node: str) -> None:
     """Let rank 0 write run.json: that the run started (once more), how, where, and with which versions.
 
@@ -74,7 +75,8 @@ def note_start(folder: RunFolder, job: TrainJob, previous: dict[str, Any], resum
             "config_hash": job.config_hash(),
             "training": job.training.model_dump(mode="json"),
             "starts": previous.get("starts", 0) + 1,
-            "resumed_at": resumed_at,
+            "resumed_at": resumed.step,
+            "damaged_checkpoints": resumed.damaged,
             "choices": reasons,
             "ranks": ranks,
             "versions": _versions(device),

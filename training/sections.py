@@ -112,6 +112,10 @@ class CheckpointConfig(Strict):
     """Save after this many optimizer steps, and at the end; 0 saves only at the end."""
     keep: int = Field(default=2, ge=1)
     """Newest checkpoints to keep."""
+    keep_every: int = Field(default=0, ge=0)
+    """Checkpoints of steps that this number divides are kept for good; 0 keeps none of them."""
+    retry_minutes: float = Field(default=10, ge=0, le=1440)
+    """Minutes for which a save is tried again where storage fails; the training goes on meanwhile."""
 
 
 class HangConfig(Strict):

@@ -19,11 +19,12 @@ import torch
 import torch.distributed as dist
 from pydantic import ValidationError
 from ray.exceptions import RayError
-from ray.train import Checkpoint, FailureConfig, RunConfig, ScalingConfig
+from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 from transformers import PretrainedConfig
 
 from training import checkpoint, data, metrics, model, parallel, place, step, topology, watch, watchdog, wire
+from training.checkpointing import Checkpoints
 from training.config import TrainJob
 from training.errors import AgreedError, JobError, first_line, together
 from training.lease import Lease
@@ -119,8 +120,6 @@ def fit(job: TrainJob, folder: RunFolder) -> str | None:
     try:
         folder.remove("summary.json")
         folder.remove(wire.FILE)
-        # Ray's list of checkpoints; Ray refuses to start when one of them is gone, and we keep our own
-        folder.remove("checkpoint_manager_snapshot.json")
         start_ray(job)
         result = trainer(job).fit()
     except ray.train.WorkerGroupError as error:
@@ -221,42 +220,43 @@ def train(written: TrainJob, dog: watchdog.Watchdog) -> None:
                              precision=config.precision, pretrained=pretrained)
     optimizer = step.make_optimizer(trained, config.optimizer)
     startup.ended("weights")
-    done = checkpoint.resume(folder, trained.model, optimizer)
+    checkpoints = Checkpoints(folder, config.checkpoint, trained.model, optimizer)
+    resumed = checkpoints.resume()
+    done = resumed.step
     startup.ended("checkpoint")
 
-    place.note_start(folder, written, previous, done, reasons, device, node)
-    log = metrics.MetricsLog(folder, done, config.steps, reasons) if rank == 0 else None
+    place.note_start(folder, written, previous, resumed, reasons, device, node)
+    log = checkpoints.log = metrics.MetricsLog(folder, done, config.steps, reasons) if rank == 0 else None
     flops = metrics.flops_per_token(trained, architecture, config.sequence_length)
     proof.start_counting()
     meter = metrics.StepMeter(job.tokens_per_step, world, flops, device)
     watched = watch.StepWatch(config, world, meter, log)
     prefetched = data.Prefetched(sequences, config, rank, world, device)
 
-    for number in range(done + 1, config.steps + 1):
-        torch.manual_seed(config.seed + number * world + rank)  # dropout, the same after a restart
-        rate = step.learning_rate(config.optimizer, number, config.steps)
-        dog.at("data", number)
-        batches = prefetched.step(number)
-        dog.at("step", number)
-        loss, norm = step.train_step(
-            trained, optimizer, mesh, batches, learning_rate=rate, clip_norm=config.optimizer.clip_norm
-        )
-        watched.launched(number, loss, norm, rate, prefetched.waited_seconds)
-        if number == done + 1:
-            watched.catch_up()
-            startup.ended("first_step")
-            place.note_startup(folder, startup, done)
-            proof.after_first_step()
-            meter.start()
-        every = config.checkpoint.every_steps
-        if number == config.steps or (every and number % every == 0):
-            watched.catch_up()
-            dog.at("checkpoint", number)
-            watch.check_finite(trained.model, optimizer, number)
-            if log is not None:
-                log.flush()
-            checkpoint.save(folder, trained.model, optimizer, number, config.checkpoint.keep, publish)
-            meter.start()
+    with checkpoints:
+        for number in range(done + 1, config.steps + 1):
+            torch.manual_seed(config.seed + number * world + rank)  # dropout, the same after a restart
+            rate = step.learning_rate(config.optimizer, number, config.steps)
+            dog.at("data", number)
+            batches = prefetched.step(number)
+            dog.at("step", number)
+            loss, norm = step.train_step(
+                trained, optimizer, mesh, batches, learning_rate=rate, clip_norm=config.optimizer.clip_norm
+            )
+            watched.launched(number, loss, norm, rate, prefetched.waited_seconds)
+            if number == done + 1:
+                watched.catch_up()
+                startup.ended("first_step")
+                place.note_startup(folder, startup, done)
+                proof.after_first_step()
+                meter.start()
+            every = config.checkpoint.every_steps
+            if number == config.steps or (every and number % every == 0):
+                watched.catch_up()
+                dog.at("checkpoint", number)
+                watch.check_finite(trained.model, optimizer, number)
+                checkpoints.save(number)
+                meter.start()
     proof.after_last_step()
 
 
@@ -272,11 +272,6 @@ def read_inputs(written: TrainJob) -> tuple[TrainJob, list[str], PretrainedConfi
         model.check_documents_apart(empty)
     job, reasons = without_auto(written, lambda: ModelShape.from_config(architecture.to_dict()))
     return job, reasons, architecture, data.open_data(config, architecture.get_text_config().vocab_size)
-
-
-def publish(local: str, path: str) -> None:
-    """Bring this rank's part of a checkpoint to the run's storage, through Ray."""
-    ray.train.report({}, checkpoint=Checkpoint.from_directory(local), checkpoint_dir_name=path)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ TIMEOUT_S = 180
 
 # A server that has imported torch and transformers once, and never used a thread pool, forks each rank.
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["training.parallel", "training.step", "training.checkpoint", "training.data"])
+_context.set_forkserver_preload(["training.parallel", "training.step", "training.checkpointing", "training.data"])
 
 QWEN2 = {
     "model_type": "qwen2", "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64,

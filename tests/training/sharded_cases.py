@@ -1,14 +1,14 @@
 """What the ranks of the sharding tests do; each function runs on every rank."""
 
-import shutil
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from training import checkpoint, data, model, parallel, step, weights
-from training.config import ModelConfig, OptimizerConfig, ParallelConfig, TrainConfig
+from training import data, model, parallel, step, weights
+from training.checkpointing import Checkpoints
+from training.config import CheckpointConfig, ModelConfig, OptimizerConfig, ParallelConfig, TrainConfig
 from training.errors import AgreedError, JobError, together
 from training.pretrained import Pretrained
 from training.storage import RunFolder
@@ -89,40 +89,35 @@ def train_and_gather(cases):
     return found
 
 
-def publish_to(folder):
-    """A `publish` that copies, where a job has Ray's report."""
-
-    def publish(local: str, path: str) -> None:
-        shutil.copytree(local, Path(folder.path(path)), dirs_exist_ok=True)
-
-    return publish
+def checkpoints(storage, built, **config):
+    """The checkpoints of a run `run` in this storage."""
+    return Checkpoints(RunFolder(storage, "run"), CheckpointConfig(**config), built[0].model, built[1])
 
 
 def save_then_train_on(architecture, chosen, nodes, storage):
     """Three steps, a checkpoint, three steps: the losses of the latter."""
     config = training(architecture, dist.get_world_size(), parallel=chosen)
-    folder = RunFolder(storage, "run")
     built = build(config, nodes)
     steps(built, config, range(1, 4))
-    checkpoint.save(folder, built[0].model, built[1], 3, 2, publish_to(folder))
-    return steps(built, config, range(4, 7))
+    with checkpoints(storage, built) as saved:
+        saved.save(3)
+        return steps(built, config, range(4, 7))  # while it is written
 
 
 def resume_then_train_on(architecture, chosen, nodes, storage):
     """Other random weights, replaced by the checkpoint's: the step found and the losses of three steps."""
     config = training(architecture, dist.get_world_size(), parallel=chosen)
     built = build(config, nodes, seed=99)
-    done = checkpoint.resume(RunFolder(storage, "run"), built[0].model, built[1])
+    done = checkpoints(storage, built).resume().step
     return done, steps(built, config, range(done + 1, done + 4))
 
 
-def save_many(architecture, storage, numbers, keep):
+def save_many(architecture, storage, numbers, keep, keep_every=0):
     """Checkpoints of an untrained model at the given steps."""
-    config = training(architecture, dist.get_world_size())
-    folder = RunFolder(storage, "run")
-    trained, optimizer, _ = build(config, 1)
-    for number in numbers:
-        checkpoint.save(folder, trained.model, optimizer, number, keep, publish_to(folder))
+    built = build(training(architecture, dist.get_world_size()), 1)
+    with checkpoints(storage, built, keep=keep, keep_every=keep_every) as saved:
+        for number in numbers:
+            saved.save(number)
 
 
 def load_pretrained(path, architecture):

@@ -7,8 +7,9 @@ from test_documents import WORDS
 from tokenizers import Tokenizer, models
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
-from training import checkpoint, model, step
-from training.config import ModelConfig, OptimizerConfig, TrainConfig
+from training import model, step
+from training.checkpointing import Checkpoints
+from training.config import CheckpointConfig, ModelConfig, OptimizerConfig, TrainConfig
 from training.errors import JobError
 from training.export import export
 from training.storage import RunFolder
@@ -21,14 +22,7 @@ def save_step(folder, architecture):
     built = AutoModelForCausalLM.from_config(config)
     trained = model.CausalLMWithLoss(built)
     optimizer = step.make_optimizer(trained, OptimizerConfig())
-    run = RunFolder(folder, "tiny")
-
-    def publish(local, path):
-        import shutil
-
-        shutil.copytree(local, run.path(path))
-
-    checkpoint.save(run, built, optimizer, 3, 2, publish)
+    Checkpoints(RunFolder(folder, "tiny"), CheckpointConfig(), built, optimizer).save_now(3)
     return built.eval()(torch.arange(32)[None]).logits.detach()
 
 
