@@ -9,14 +9,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from settings.capacity import KINDS
 from settings.model import NetworkSettings, Settings
 from settings.placement import PlacementError, place
+from settings.yaml_text import UnreadableYamlError, read_yaml
 
 _LONGEST_LINE = 2000
+_MOST_PARTS = 20
 CONFIG_DIR = Path(__file__).resolve().parent.parent / "config"
 
 
@@ -65,6 +66,8 @@ def _override(raw: dict[str, Any], overrides: str | None) -> dict[tuple[str, ...
     written = {}
     for key, text, value in _parse_overrides(overrides or ""):
         keys = tuple(key.split("."))
+        if len(keys) > _MOST_PARTS:
+            raise SettingsError(f"set={key}: no setting lies that deep; README.md lists all of them")
         _assign(raw, keys, value, key)
         written[keys] = f"set={key}={text}"
     return written
@@ -81,22 +84,24 @@ def _place(raw: dict[str, Any], written: dict[tuple[str, ...], str], placement: 
 
 
 def _config_path(config: str) -> Path:
-    path = Path(config)
-    if path.suffix in (".yaml", ".yml"):
-        if path.is_file():
-            return path
-        raise SettingsError(f"config={config}: no such file")
-    named = CONFIG_DIR / f"{config}.yaml"
-    if named.is_file() and "/" not in config:
-        return named
+    path, named = Path(config), CONFIG_DIR / f"{config}.yaml"
+    try:
+        if path.suffix in (".yaml", ".yml"):
+            if path.is_file():
+                return path
+            raise SettingsError(f"config={config}: no such file")
+        if "/" not in config and named.is_file():
+            return named
+    except (OSError, ValueError) as error:  # too long for a file's name, or with a NUL in it
+        raise SettingsError(f"config={config}: {getattr(error, 'strerror', None) or error}") from None
     names = sorted(p.stem for p in CONFIG_DIR.glob("*.yaml"))
     raise SettingsError(f"config={config}: no such config; use {', '.join(names)} or the path of a .yaml file")
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        raw = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        raw = read_yaml(path.read_text(encoding="utf-8-sig"))
+    except (UnreadableYamlError, UnicodeDecodeError, OSError) as error:
         raise SettingsError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
     if raw is None:
         return {}
@@ -113,9 +118,9 @@ def _parse_overrides(text: str) -> list[tuple[str, str, Any]]:
         if not equals or not key.strip():
             raise SettingsError(f"set={part}: must be path=value, for example set=training.steps=50")
         try:
-            triples.append((key.strip(), value.strip(), yaml.safe_load(value)))
-        except yaml.YAMLError:
-            raise SettingsError(f"set={part}: the value is not YAML; put it in quotes") from None
+            triples.append((key.strip(), value.strip(), read_yaml(value)))
+        except UnreadableYamlError as error:
+            raise SettingsError(f"set={part}: the value is not YAML ({error}); put it in quotes") from None
     return triples
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -27,6 +28,11 @@ class ModelConfig(Strict):
         if self.architecture is not None:
             if self.weights != "random":
                 raise ValueError("an inline architecture has no pretrained weights; set weights to random")
+            try:
+                json.dumps(self.architecture, allow_nan=False)
+            except (TypeError, ValueError):
+                raise ValueError("architecture must hold what JSON has: text, finite numbers, true, false, null, "
+                                 "lists and groups; put a date in quotes") from None
             if "model_type" not in self.architecture:
                 raise ValueError("architecture lacks model_type; for example model_type: qwen2")
         return self
