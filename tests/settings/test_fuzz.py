@@ -17,8 +17,8 @@ _HUGE = 10**30
 _WORDS = [
     "", " ", "auto", "none", "null", "true", "../..", "/etc/passwd", "s3://b/x", "a" * 3000, "\x00", "\x1b[2J\x07",
     "\u202e", "\ud800", "\U0001f701", "\u0661\u0662", "1e9", "1e400", "nan", "inf", "-1", "0x10", "$(reboot)",
-    "`id`", "{{x}}", "%s", "us-east-2a", "g6.12xlarge", "p5.48xlarge", "m7i.xlarge", "10.0.0.0/16", "0.0.0.0/0", "::/0",
-    "cr-0123456789abcdef0", "2026-12-10T11:30:00Z"]
+    "`id`", "{{x}}", "%s", "us-east-2a", "g6.12xlarge", "p5.48xlarge", "m7i.xlarge", "10.0.0.0/16", "0.0.0.0/0",
+    "::/0", "cr-0123456789abcdef0", "2026-12-10T11:30:00Z"]
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers(-_HUGE, _HUGE) | st.floats() | st.text(max_size=20)
     | st.sampled_from(_WORDS) | st.dates(),
