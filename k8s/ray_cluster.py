@@ -124,7 +124,8 @@ def _ray_container(name: str, pods: RayPods, environment: Mapping[str, str],
         "image": pods.image,
         "imagePullPolicy": "IfNotPresent",
         # The node's metadata service, where the AWS libraries would ask for the region, is closed to pods.
-        "env": env({"AWS_REGION": pods.region, **environment}),
+        # Nor does Ray tell its makers what runs here.
+        "env": env({"AWS_REGION": pods.region, "RAY_USAGE_STATS_ENABLED": "0", **environment}),
         "resources": resources,
         "securityContext": CONFINED,
         "volumeMounts": [{"name": "ray-logs", "mountPath": "/tmp/ray"}],

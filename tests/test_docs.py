@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from k8s.rules import RULES
 from k8s.rules import reference as rules
 from settings import load_settings, reference
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "benchmarks").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md")),
+             *sorted((ROOT / "benchmarks").glob("*.md"))]
 
 
 def test_the_readme_lists_every_setting_as_it_is():
@@ -50,3 +52,13 @@ def test_every_make_target_in_the_documents_exists(document):
 def _code(document: Path) -> str:
     text = document.read_text()
     return "\n".join(re.findall(r"```\w*\n(.*?)```", text, re.DOTALL) + re.findall(r"`([^`\n]+)`", text))
+
+
+def test_every_test_and_rule_that_the_security_table_names_exists():
+    table = (ROOT / "docs" / "security.md").read_text().split("## What is caught where")[1]
+    assert all((ROOT / name).is_file() for name in re.findall(r"`(tests/[\w/.]+)`", table))
+    caught = re.findall(r"\| [^|]*?\(((?:`[\w.-]+`(?:, )?)+)\) \| `tests", table)
+    named = [name for group in caught for name in re.findall(r"`([\w.-]+)`", group)]
+    known = {*RULES, *re.findall(r"^\| `([\w.]+)`", (ROOT / "README.md").read_text(), re.MULTILINE), "digests"}
+    assert len(named) > 8
+    assert set(named) <= known

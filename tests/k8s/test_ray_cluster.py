@@ -191,6 +191,10 @@ def test_no_pod_holds_a_token_for_the_kubernetes_api(synth_l4, ray_pods):
     assert all(pod["automountServiceAccountToken"] is False for pod in ray_pods.values())
 
 
+def test_ray_sends_no_usage_statistics(head_pod, worker_pod):
+    assert variables(head_pod)["RAY_USAGE_STATS_ENABLED"] == variables(worker_pod)["RAY_USAGE_STATS_ENABLED"] == "0"
+
+
 def test_aws_libraries_find_the_region_without_the_metadata_service(head_pod, worker_pod):
     assert variables(head_pod)["AWS_REGION"] == variables(worker_pod)["AWS_REGION"] == "us-east-2"
 
