@@ -1,8 +1,9 @@
-"""Commands for a deployment that stands: status."""
+"""Commands for a deployment that stands: status, logs."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from enum import StrEnum
+from typing import Annotated, cast
 
 import typer
 
@@ -36,3 +37,47 @@ def status(
     wanted = Wanted(read_context(context or []), job, "follow" if follow else "once",
                     "json" if as_json else "screen")
     raise typer.Exit(run(wanted, Console()))
+
+
+class LogOf(StrEnum):
+    """Whose log."""
+
+    driver = "driver"
+    submitter = "submitter"
+    rank = "rank"
+    head = "head"
+    operator = "operator"
+    plugins = "plugins"
+
+
+@app.command(epilog="Example: eagleray logs rank --rank 3 --tail 100")
+def logs(
+    what: Annotated[LogOf, typer.Argument(help="driver: the job without its ranks; submitter: all of the job; "
+                                          "rank: one with --rank, else all.")] = LogOf.driver,
+    job: Annotated[str | None, typer.Option(metavar="RAYJOB", help="By default the newest that trains.")] = None,
+    rank: Annotated[int | None, typer.Option(min=0, help="Of this rank.")] = None,
+    tail: Annotated[int | None, typer.Option(min=1, help="Only the last lines.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="As the lines come.")] = False,
+    storage: Annotated[str | None, typer.Option(help="s3://BUCKET/runs, when cluster and job are gone; --job is "
+                                                "then the name of the run's folder.")] = None,
+    context: ContextOption = None,
+) -> None:
+    """The log of a part: from its pod; when that is gone from CloudWatch; else what the run left in its storage.
+
+    The first line, on stderr, says from where.
+
+    Exit codes: 0 shown, 1 the cluster refused, 2 there is no such log, with each place that was looked in,
+    130 stopped by Ctrl-C, 143 by SIGTERM.
+    """
+    import sys
+
+    from ops.context import read_context
+    from ops.logs_command import Wanted, What, run
+
+    if rank is not None:
+        if what not in (LogOf.driver, LogOf.rank):
+            raise typer.BadParameter(f"the {what.value} has no ranks", param_hint="--rank")
+        what = LogOf.rank
+    how = "follow" if follow else "once"
+    wanted = Wanted(read_context(context or []), cast(What, what.value), job, rank, tail, how, storage)
+    run(wanted, sys.stdout, lambda line: typer.echo(line, err=True))
