@@ -34,7 +34,7 @@ class Node:
     """One node: flags of `ray start` (without dashes), and the environment its pod would set.
 
     `address` in place of one from the cluster's slot; `inside` is a command that runs another one in the node's
-    own network, such as `nsenter --target 4711 --net`.
+    own network, such as `nsenter --target 4711 --net`. After SIGTERM a node drains for `drain_seconds`.
     """
 
     name: str
@@ -42,6 +42,7 @@ class Node:
     environment: Mapping[str, str]
     address: str | None = None
     inside: tuple[str, ...] = ()
+    drain_seconds: int = 0
 
 
 @dataclass
@@ -57,6 +58,12 @@ class LocalCluster:
     marker: str
     token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     nodes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _addresses: list[str] = field(default_factory=list)
+
+    @property
+    def address(self) -> str:
+        """Of the head's control store: the RAY_ADDRESS of its drivers."""
+        return f"{self._addresses[0]}:{self.slot.gcs_port}"
 
     @property
     def dashboard(self) -> str:
@@ -65,18 +72,22 @@ class LocalCluster:
 
     def start(self, head: Node, workers: list[Node]) -> None:
         """Start all nodes at once; returns before they are up."""
-        addresses = [node.address or self.slot.address(n) for n, node in enumerate([head, *workers])]
-        address = f"{addresses[0]}:{self.slot.gcs_port}"
-        python = self._python()
-        for number, node in enumerate([head, *workers]):
-            own = _head_flags(self.slot) if node is head else {"address": address}
-            own |= {"node-ip-address": addresses[number], "temp-dir": str(self._temp(number))}
+        self.add(head, *workers)
+
+    def add(self, *nodes: Node) -> None:
+        """Start further nodes; the first of all is the head."""
+        python, first = self._python(), len(self._addresses)
+        self._addresses += [node.address or self.slot.address(n) for n, node in enumerate(nodes, first)]
+        for number, node in enumerate(nodes, first):
+            is_head = number == 0
+            own = _head_flags(self.slot) if is_head else {"address": self.address}
+            own |= {"node-ip-address": self._addresses[number], "temp-dir": str(self._temp(number))}
             flags = [f"--{key}={value}" for key, value in {**node.flags, **_PORTS, **own}.items()]
             command = [*node.inside, str(python), "-m", "ray.scripts.scripts", "start", "--block",
                        "--disable-usage-stats"]
-            command += ["--head"] if node is head else []
-            environment = self._environment(node, address, addresses, python)
-            self.nodes[node.name] = processes.start(command + flags, environment, self.log(node.name))
+            command += ["--head"] if is_head else []
+            self.nodes[node.name] = processes.start(command + flags, self._environment(node, number, python),
+                                                    self.log(node.name))
 
     def wait_until_ready(self, seconds: float, waiting: Callable[[], None]) -> None:
         """Return when every node is alive in the head's eyes; `waiting` is called between looks.
@@ -122,21 +133,22 @@ class LocalCluster:
         executable = Path(sys.executable)
         if " " not in f"{executable}{sys.prefix}":
             return executable
-        (link := self.folder / "python").symlink_to(sys.prefix)
+        if not (link := self.folder / "python").is_symlink():
+            link.symlink_to(sys.prefix)
         return link / executable.relative_to(sys.prefix)
 
-    def _environment(self, node: Node, address: str, addresses: list[str], python: Path) -> dict[str, str]:
+    def _environment(self, node: Node, number: int, python: Path) -> dict[str, str]:
         """The person's environment, then the pod's, then what KubeRay would set for its own cluster."""
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(_NOT_INHERITED)}
-        (temp := self.folder / f"tmp{len(self.nodes)}").mkdir()
+        (temp := self.folder / f"tmp{number}").mkdir()
         # The nodes' traffic must not go to a proxy that the shell names.
-        local = ",".join(["127.0.0.1", "localhost", *addresses])
+        local = ",".join(["127.0.0.1", "localhost", *self._addresses])
         no_proxy = ",".join(filter(None, [os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), local]))
         return inherited | dict(node.environment) | {
             processes.MARKER: self.marker,
             TOKEN_VARIABLE: self.token,
-            "RAY_ADDRESS": address,  # else two clusters on one host find each other
-            "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # if we are killed, the nodes leave at once
+            "RAY_ADDRESS": self.address,  # else two clusters on one host find each other
+            "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(node.drain_seconds),
             "PATH": os.pathsep.join([str(python.parent), os.environ.get("PATH", os.defpath)]),
             "TMPDIR": str(temp),
             "NO_PROXY": no_proxy,

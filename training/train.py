@@ -28,6 +28,7 @@ from training.checkpointing import Checkpoints
 from training.config import TrainJob
 from training.errors import AgreedError, JobError, first_line, together
 from training.lease import Lease
+from training.preemption import Notice
 from training.pretrained import Pretrained
 from training.shape import ModelShape, UnknownShapeError, known_shape
 from training.side_channel import SideChannel
@@ -121,14 +122,23 @@ def fit(job: TrainJob, folder: RunFolder) -> str | None:
         folder.remove("summary.json")
         folder.remove(wire.FILE)
         start_ray(job)
-        result = trainer(job).fit()
+        return until_done(job)
     except ray.train.WorkerGroupError as error:
         return watchdog.reason(folder) or worker_failure(error.worker_failures)
     except ray.train.ControllerError as error:
         return first_line(error.controller_failure)
     except (OSError, RuntimeError, ValueError) as error:
         return first_line(error)
-    return (result.return_value or {"failure": "the workers ended without a result"})["failure"]
+
+
+def until_done(job: TrainJob) -> str | None:
+    """Run the workers, and again each time that they left because a node went. Returns the reason if they failed."""
+    for _ in range(PREEMPTIONS + 1):
+        result = trainer(job).fit().return_value or {"failure": "the workers ended without a result"}
+        if result["failure"] or not result["left"]:
+            return result["failure"]
+        print(f"{result['left']}; the workers start again where there are nodes", flush=True)
+    return f"nodes were taken away more than {PREEMPTIONS} times"
 
 
 def start_ray(job: TrainJob) -> None:
@@ -183,14 +193,17 @@ def work(job: dict[str, Any]) -> dict[str, str | None]:
     parsed = TrainJob.model_validate(job)
     try:
         with watchdog.Watchdog(parsed.training.hang) as dog:
-            train(parsed, dog)
+            return {"failure": None, "left": train(parsed, dog)}
     except AgreedError as error:
         return {"failure": str(error)}
-    return {"failure": None}
 
 
-def train(written: TrainJob, dog: watchdog.Watchdog) -> None:
-    """One rank, from the newest checkpoint to the last step. `written`: the job as in train.json."""
+def train(written: TrainJob, dog: watchdog.Watchdog) -> str | None:
+    """One rank, from the newest checkpoint to the last step; `written`: the job as in train.json.
+
+    Returns:
+        Why it left before the last step, with a checkpoint: a node is about to go.
+    """
     startup = Startup()
     startup.ended("imports")
     rank, world = dist.get_rank(), dist.get_world_size()
@@ -232,6 +245,7 @@ def train(written: TrainJob, dog: watchdog.Watchdog) -> None:
     meter = metrics.StepMeter(job.tokens_per_step, world, flops, device)
     watched = watch.StepWatch(config, world, meter, log)
     prefetched = data.Prefetched(sequences, config, rank, world, device)
+    notice = Notice(ray.train.get_preemption_info)
 
     with checkpoints:
         for number in range(done + 1, config.steps + 1):
@@ -251,10 +265,14 @@ def train(written: TrainJob, dog: watchdog.Watchdog) -> None:
                 proof.after_first_step()
                 meter.start()
             every = config.checkpoint.every_steps
-            if number == config.steps or (every and number % every == 0):
+            leaves = notice.came() and number < config.steps
+            if number == config.steps or leaves or (every and number % every == 0):
                 watched.catch_up()
                 dog.at("checkpoint", number)
                 watch.check_finite(trained.model, optimizer, number)
+                if leaves:
+                    checkpoints.save_now(number)
+                    return f"a node is about to go: saved and left after step {number}"
                 checkpoints.save(number)
                 meter.start()
     proof.after_last_step()
