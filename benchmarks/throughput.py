@@ -81,7 +81,8 @@ def sample() -> Step:
     from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy
 
     policy = functools.partial(size_based_auto_wrap_policy, min_num_params=1_000_000)
-    model = FSDP(hf_model(torch.bfloat16), auto_wrap_policy=policy, device_id=0, use_orig_params=True)
+    model = FSDP(hf_model(torch.bfloat16), auto_wrap_policy=policy, device_id=torch.cuda.current_device(),
+                 use_orig_params=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5)
 
     def run(ids: Any) -> Any:
@@ -153,8 +154,8 @@ def time_steps(step: Step, batch: int) -> dict[str, Any]:
     return {"milliseconds": milliseconds[WARM_UP:], "loss": float(loss)}
 
 
-def hf_trainer(batch: int, liger: bool) -> dict[str, Any]:
-    """Hugging Face Trainer as its documentation shows it: bf16, fused AdamW, with or without Liger kernels."""
+def hf_trainer(batch: int, liger: bool, fsdp2: bool = False) -> dict[str, Any]:
+    """Hugging Face Trainer as its documentation shows it: bf16, fused AdamW, or with Liger kernels or FSDP2."""
     import torch
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
@@ -169,12 +170,15 @@ def hf_trainer(batch: int, liger: bool) -> dict[str, Any]:
             losses.extend([logs["loss"]] if logs and "loss" in logs else [])
 
     torch.manual_seed(SEED)
-    rows = torch.randint(0, ARCHITECTURE["vocab_size"], (batch * (WARM_UP + TIMED), SEQUENCE))
+    world = int(os.environ["WORLD_SIZE"])
+    rows = torch.randint(0, ARCHITECTURE["vocab_size"], (world * batch * (WARM_UP + TIMED), SEQUENCE))
+    sharded: dict[str, Any] = {"fsdp": "full_shard auto_wrap", "fsdp_config": {
+        "fsdp_version": 2, "transformer_layer_cls_to_wrap": ["Qwen2DecoderLayer"]}}
     arguments = TrainingArguments(
         output_dir="/tmp/throughput", per_device_train_batch_size=batch, max_steps=WARM_UP + TIMED, bf16=True,
         optim="adamw_torch_fused", use_liger_kernel=liger, report_to=[], save_strategy="no",
         logging_steps=WARM_UP + TIMED,
-        learning_rate=1e-5, disable_tqdm=True)
+        learning_rate=1e-5, disable_tqdm=True, **(sharded if fsdp2 else {}))
     Trainer(model=hf_model(torch.float32), args=arguments, callbacks=[Clock()],
             train_dataset=[{"input_ids": row, "labels": row} for row in rows]).train()  # pyright: ignore[reportArgumentType]
     torch.cuda.synchronize()
