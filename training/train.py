@@ -127,12 +127,12 @@ def fit(job: TrainJob, folder: RunFolder) -> str | None:
         return watchdog.reason(folder) or worker_failure(error.worker_failures)
     except ray.train.ControllerError as error:
         return first_line(error.controller_failure)
-    except (OSError, RuntimeError, ValueError) as error:
+    except (ray.train.TrainingFailedError, OSError, RuntimeError, ValueError) as error:
         return first_line(error)
 
 
 def until_done(job: TrainJob) -> str | None:
-    """Run the workers, and again each time that they left because a node went. Returns the reason if they failed."""
+    """Run the workers, and again each time that they left because a node went; the reason if they failed."""
     for _ in range(PREEMPTIONS + 1):
         result = trainer(job).fit().return_value or {"failure": "the workers ended without a result"}
         if result["failure"] or not result["left"]:

@@ -78,7 +78,8 @@ def test_a_stopped_rank_is_named_and_the_run_goes_on_without_it(cluster, tmp_pat
 
 def test_nothing_is_tried_for_ever(cluster, tmp_path):
     """A rank that dies each time ends the run after training.max_failures restarts, with the reason."""
-    training = survivors.Training(cluster, tmp_path / "job", survivors.job(tmp_path / "runs", max_failures=1)).start()
+    job = survivors.job(tmp_path / "runs", max_failures=1)
+    training = survivors.Training(cluster, tmp_path / "job", job).start()
     for step in (7, 12):
         training.wait_for_step(step)
         training.kill_rank()
