@@ -129,6 +129,11 @@ class Checkpoints:
         if saving is not None and saving.failure is not None:
             raise AgreedError(saving.failure)
 
+    @property
+    def is_saving(self) -> bool:
+        """Whether a save goes on beside the training."""
+        return self._saving is not None and self._saving.is_alive()
+
     def __enter__(self) -> Checkpoints:
         return self
 

@@ -164,6 +164,14 @@ def test_training_resumes_exactly_and_on_another_mesh_and_world(tmp_path):
     assert one == (3, [pytest.approx(pair, rel=1e-4) for pair in unbroken])
 
 
+@pytest.mark.long
+def test_a_hybrid_checkpoint_resumes_as_one_shard_group_and_on_another_world(tmp_path):
+    unbroken = ranks.run(4, cases.save_then_train_on, ranks.QWEN2, HYBRID, 2, str(tmp_path))[0]
+    for world in (4, 2):
+        found = ranks.run(world, cases.resume_then_train_on, ranks.QWEN2, FULL, 1, str(tmp_path))[0]
+        assert found == (3, [pytest.approx(pair, rel=1e-4) for pair in unbroken])
+
+
 def test_only_whole_checkpoints_count_and_old_ones_go(tmp_path):
     from training import checkpoint
     from training.storage import RunFolder
