@@ -16,11 +16,15 @@ _SETTINGS = "train.json"
 
 @dataclass(frozen=True)
 class DeployedRun:
-    """Where a RayJob's run leaves its results: folder `name` of `storage`, after `steps` (None: not said)."""
+    """Where a RayJob's run leaves its results: folder `name` of `storage`, after `steps` (None: not said).
+
+    `workers`: nodes, and ranks on each.
+    """
 
     name: str
     storage: str
     steps: int | None
+    workers: tuple[int, int] | None = None
 
     @property
     def uri(self) -> str:
@@ -86,6 +90,8 @@ def _mounted(ray_job: Mapping[str, Any]) -> Iterator[str]:
 def _run(text: str) -> DeployedRun | None:
     try:
         told = json.loads(text)
-        return DeployedRun(told["name"], told["placement"]["storage"], told["training"].get("steps"))
+        place = told["placement"]
+        return DeployedRun(told["name"], place["storage"], told["training"].get("steps"),
+                           (place["nodes"], place["workers_per_node"]))
     except (ValueError, KeyError, TypeError):
         return None

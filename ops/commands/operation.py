@@ -1,4 +1,4 @@
-"""Commands for a deployment that stands: status, logs."""
+"""Commands for a deployment that stands: status, logs, run."""
 
 from __future__ import annotations
 
@@ -81,3 +81,28 @@ def logs(
     how = "follow" if follow else "once"
     wanted = Wanted(read_context(context or []), cast(What, what.value), job, rank, tail, how, storage)
     run(wanted, sys.stdout, lambda line: typer.echo(line, err=True))
+
+
+@app.command(epilog="Example: eagleray run --set training.steps=50,training.seed=7 --name seed-7 --queue 12")
+def run(
+    overrides: Annotated[list[str] | None, typer.Option("--set", metavar="PATH=VALUE,…", help=
+        "Settings of this job: training.*, ray.run_hours, ray.start_minutes.")] = None,
+    name: Annotated[str | None, typer.Option(help="Of job and folder, in place of the deployment's.")] = None,
+    queue: Annotated[int | None, typer.Option(min=1, max=720, metavar="HOURS", help=
+        "Wait that long for GPUs that other jobs have.")] = None,
+    context: ContextOption = None,
+) -> None:
+    """Submit a further job to the standing cluster: no deployment, within a minute while nodes are up.
+
+    It is made as the deployed one is, with your code as it lies here, and named after what it contains. What
+    would change the cluster is refused.
+
+    Exit codes: 0 submitted, or the same job is there and not done; 1 the cluster refused; 2 nothing submitted:
+    a wrong setting, no cluster, or another job has the GPUs (without --queue).
+    """
+    from ops.context import read_context
+    from ops.run_command import Wanted, run
+
+    wanted = Wanted(read_context(context or []), tuple(overrides or ()), name, queue)
+    submitted = run(wanted, typer.echo)
+    typer.echo(f"watch it: eagleray status {submitted} --follow")

@@ -7,7 +7,7 @@ import pytest
 
 from ops.context import Context
 from ops.errors import NothingToDoError
-from ops.logs_command import Wanted, run
+from ops.logs_command import Wanted, What, run
 from tests.ops.fake_aws import Answer, FakeAws, RefusedError
 from tests.ops.fake_kubernetes import FakeKubernetes
 from tests.ops.standing import DRIVER, Standing, pod
@@ -30,7 +30,7 @@ def app(server, tmp_path, monkeypatch):
     return Standing(tmp_path, server)
 
 
-def logs(what="driver", events: Answer = NO_GROUP, **wanted):
+def logs(what: What = "driver", events: Answer = NO_GROUP, **wanted):
     """The lines, and what was said about where they are from."""
     output, said = io.StringIO(), []
     run(Wanted(Context(), what, **wanted), output, said.append,
