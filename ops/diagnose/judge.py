@@ -22,11 +22,13 @@ _DEATHS = ("wire/efa_peer_lost", "wire/ports-blocked", "collective/rank-missing"
 _EXPLAINS: Sequence[tuple[str, Sequence[str]]] = (
     ("capacity/reservation-outside-group", ("capacity/insufficient",)),
     ("capacity/*", ("schedule/*", "stack/*", "ray/deadline*", "ray/infeasible")),
+    ("schedule/huge-pages", ("wire/huge_pages",)),
     ("schedule/*", ("ray/deadline*", "ray/infeasible", "ray/no-gpu", "stack/helm-timeout",
                     "wire/no_eligible_provider")),
     ("storage/spill-fills-disk", ("node/disk-pressure", "storage/*", *_DEATHS)),
     ("node/system-oom", ("pod/oom-killed", "ray/memory-monitor", "node/memory-pressure", *_DEATHS)),
     ("node/ecc", ("node/program-xid", "node/gpu-lost", "trainer/illegal-access", *_DEATHS)),
+    ("node/no-addresses", ("node/cni",)),
     ("node/*", ("ray/submitter-no-head", *_DEATHS)),
     ("pod/shared-memory", ("storage/no-space",)),
     ("pod/nvml-without-gpu", ("ray/no-gpu", "ray/submitter-no-head")),
@@ -96,14 +98,12 @@ def _well_or_unknown(evidence: Evidence, seen: list[health.Sign], accounted: set
         return Diagnosis("unknown", [Finding(
             "symptom/unrecognised", "unknown: these lines speak of a failure, and no rule knows its cause.",
             "Collect what stands around them: the logs of all ranks, `kubectl get events -A`, `kubectl describe` "
-            "of the pods and nodes; `eagleray diagnose --bundle FILE.tar.gz` gathers them from the "
-            "cluster.", alarms, SYMPTOM)])
+            "of the pods and nodes.", alarms, SYMPTOM)])
     if late:
         return Diagnosis("unknown", [Finding(
-            "symptom/slow", f"unknown: {late[0].text}, but it has taken {late[0].minutes:.0f} minutes, longer "
-                            "than such things "
-            "take.", "Collect the events of what it waits for (`kubectl get events -A`, `kubectl describe pod`, "
-                     "the stack's "
+            "symptom/slow",
+            f"unknown: {late[0].text}, but it has taken {late[0].minutes:.0f} minutes, longer than is usual.",
+            "Collect the events of what it waits for (`kubectl get events -A`, `kubectl describe pod`, the stack's "
             "newest events).", late[0].lines, SYMPTOM)])
     if seen:
         lines = [line for sign in seen for line in sign.lines[-2:]]
@@ -113,7 +113,7 @@ def _well_or_unknown(evidence: Evidence, seen: list[health.Sign], accounted: set
     return Diagnosis("unknown", [Finding(
         "symptom/nothing-told", "unknown: nothing in this evidence tells of a fault or of its absence.",
         "Collect the logs of all ranks, `kubectl get events -A`, `kubectl describe pods,nodes` and the RayJob's "
-        "status; `eagleray diagnose --bundle FILE.tar.gz` gathers them from the cluster.", [], SYMPTOM)])
+        "status.", [], SYMPTOM)])
 
 
 def _once(found: Sequence[Finding]) -> list[Finding]:
@@ -127,11 +127,9 @@ def _passed(evidence: Evidence, finding: Finding) -> bool:
     """Whether what a passing trouble held up went on afterwards."""
     if not finding.evidence:
         return False
-    if any(fnmatch(finding.kind, kind) for kind in _PASSING):
-        return health.went_on(evidence, _last(finding))
-    if any(fnmatch(finding.kind, kind) for kind in _PASSING_OF_PODS):
-        return _pod_went_on(evidence, finding)
-    return False
+    if any(fnmatch(finding.kind, kind) for kind in _PASSING) and health.went_on(evidence, _last(finding)):
+        return True
+    return any(fnmatch(finding.kind, kind) for kind in _PASSING_OF_PODS) and _pod_went_on(evidence, finding)
 
 
 def _pod_went_on(evidence: Evidence, finding: Finding) -> bool:

@@ -127,6 +127,13 @@ SIGNATURES = (
         "describe-instance-type-offerings --location-type availability-zone`), and network.zone or `eagleray up "
         "--azs` sets it.", default={"type": "of the GPU nodes", "zone": "of the node group's subnet"}),
     Signature(
+        "capacity/placement-group", ("placement group", "placementgroup"),
+        r"InvalidPlacementGroup|placement group[^\n]*(?:more than one|different|another|single) Availability Zone|"
+        r"(?:more than one|several|multiple) Availability Zones?[^\n]*placement group",
+        "A cluster placement group is of one Availability Zone, and the node group may launch in several: its "
+        "subnets lie in more than one zone.",
+        "Give the GPU node group exactly one private subnet, in the zone of the placement group (network.zone)."),
+    Signature(
         "capacity/address-limit", ("addresslimitexceeded", "maximum number of addresses"),
         r"AddressLimitExceeded|maximum number of addresses has been reached",
         "The account has no Elastic IP address left in this region for the NAT gateway (quota L-0263D0A3).",

@@ -185,6 +185,15 @@ SIGNATURES = (
         "Look at aws-node's log on that node; its role needs AmazonEKS_CNI_Policy and its subnet free addresses.",
         INFERRED),
     Signature(
+        "node/container-runtime", ("pleg", "container runtime", "runtime network", "containerd"),
+        r"PLEG is not healthy|container runtime is down|KubeletNotReady[^\n]*runtime|containerd[^\n]*(?:not "
+        r"responding|is not running)",
+        "The node is NotReady because its container runtime does not answer the kubelet (PLEG), most often under "
+        "a full disk, a hung mount or a GPU driver that hangs.",
+        "Drain the node and reboot or replace it; before that look at `journalctl -u containerd -u kubelet` and "
+        "dmesg.",
+        confidence=LIKELY),
+    Signature(
         "node/slow-clock", ("thermal", "hw slowdown", "sw power cap", "power brake"),
         r"(?:HW|SW) (?:Thermal )?Slowdown\s*:? ?Active|thermal (?:slowdown|throttl\w+|violation)|Power "
         r"?Brake[^\n]*: Active",

@@ -155,6 +155,11 @@ SIGNATURES = (
         "The pod waits for a persistent volume claim that is not bound.",
         "Install the CSI driver and name a storage class that exists (`kubectl get sc,pvc`)."),
     Signature(
+        "pod/volume-zone", ("volume node affinity",), r"volume node affinity conflict",
+        "The pod's persistent volume lies in another zone than the nodes that it could run on.",
+        "Make the volume in the nodes' zone (storage class with volumeBindingMode: WaitForFirstConsumer), or use "
+        "S3, EFS or FSx, which the job's zone reaches."),
+    Signature(
         "pod/device-allocation", ("unexpectedadmissionerror", "allocate failed", "no healthy devices"),
         r"UnexpectedAdmissionError|Allocate failed due to|no healthy devices present",
         "The kubelet could not hand devices to the pod: the device plugin reports none as healthy, or was "

@@ -9,8 +9,8 @@ from ops.diagnose.finding import INFERRED, LIKELY, SYMPTOM, Finding, Signature
 
 _SUBMISSION = re.compile(r"SubmissionFailed|Job submission has failed|BackoffLimitExceeded|reached the specified "
                          r"backoff limit", re.IGNORECASE)
-_DASHBOARD = re.compile(r"Failed to connect to Ray at address|ConnectionError[^\n]*:8265|Max retries "
-                        r"exceeded[^\n]*8265|:8265[^\n]*(?:refused|timed out)", re.IGNORECASE)
+_DASHBOARD = re.compile(r"Failed to connect to Ray at address|ConnectionError[^\n]*:8265|"
+                        r"8265[^\n]*Max retries exceeded|:8265[^\n]*(?:refused|timed out)", re.IGNORECASE)
 _HEAD_NOT_READY = re.compile(r"unready status: \[ray-head\]|HeadPod(?:NotReady|NotFound)|head pod is not "
                              r"ready", re.I)
 _NO_GROUP = re.compile(r"worker group (?:startup|start) timed out|infeasible resource request|cannot be scheduled "
@@ -88,7 +88,7 @@ def _failed_job(evidence: Evidence) -> list[Finding]:
     return [Finding(
         "symptom/job-failed", "The RayJob failed, and nothing here says why.",
         "Collect the driver's log (`kubectl logs job/NAME`), the workers' logs of all ranks and the events of the "
-        "namespace; `eagleray diagnose` without a file collects them from the cluster.",
+        "namespace.",
         [hit.line for hit in hits], SYMPTOM)] if hits else []
 
 
@@ -133,6 +133,13 @@ SIGNATURES = (
         "See the head pod's Last State and events (memory, eviction, its node) and NetworkPolicies; a lost head "
         "ends the job.", confidence=LIKELY),
     Signature(
+        "ray/gcs-unreachable", ("waiting for gcs", "gcs address", "gcs to be ready"),
+        r"[Tt]imed out while waiting for (?:the )?GCS|(?:[2-9]\d\d|\d{4,}) seconds elapsed: Waiting for GCS",
+        "The worker's init container waits for the Ray head's GCS (port 6379) and does not reach it: the head is "
+        "not up, or a NetworkPolicy or a DNS failure keeps the two apart.",
+        "See whether the head is Ready (`kubectl get pods`), that its service resolves, and that NetworkPolicies "
+        "let workers and head reach each other on all ports (and port 53).", confidence=LIKELY),
+    Signature(
         "ray/version-mismatch", ("version mismatch",),
         r"Version mismatch[^\n]*(?:Ray|Python)|(?:Ray|Python)[^\n]*version mismatch|cluster was started with",
         "Head, workers and submitter run different versions of Ray or Python.",
@@ -155,7 +162,7 @@ SIGNATURES = (
         "Collect that pod's description (Last State, exit code), its node's conditions and kernel log, and the "
         "log of the rank whose lines end first.", confidence=SYMPTOM),
     Signature(
-        "ray/no-gpu", ("no gpu", "0 gpu", "num_gpus", "cuda device", "cuda is not available", "cuda-capable"),
+        "ray/no-gpu", ("no cuda gpus", "cuda device", "cuda is not available", "cuda-capable", "is_available"),
         r"(?:no usable CUDA device|No CUDA GPUs are available|no CUDA-capable device|"
         r"torch\.cuda\.is_available\(\)[^\n]*False|CUDA is not available)",
         "The worker sees no GPU: the pod got none, NVIDIA_VISIBLE_DEVICES hides it, or Ray's num-gpus differs "

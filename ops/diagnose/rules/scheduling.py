@@ -119,6 +119,14 @@ def _plugin_absent(evidence: Evidence, resource: str, node: Node | None, lines: 
             f"label nvidia.com/gpu.present=true, so they advertise no {resource}.",
             "Label the node group nvidia.com/gpu.present=true (Eagle Ray does), or turn on node feature discovery.",
             shown, INFERRED)
+    if any(ds.desired == 0 for ds in rows):
+        return Finding(
+            "schedule/plugin-toleration", f"The {plugin}'s DaemonSet runs on no node (DESIRED 0), so nodes "
+                                          "advertise no "
+            f"{resource}: it does not tolerate the taint of the GPU nodes (the EFA chart tolerates only "
+            "CriticalAddonsOnly by itself), or selects a label that they lack.",
+            f"Add a toleration for the GPU nodes' taint (nvidia.com/gpu) to the {plugin}'s DaemonSet, and label "
+            "the nodes nvidia.com/gpu.present=true; Eagle Ray does both.", shown, LIKELY)
     state = next((f" ({ds.ready} of {ds.desired} ready)" for ds in rows if ds.ready < ds.desired), "")
     return Finding(
         "schedule/plugin-absent", f"The node advertises no {resource}, although its instance type has it: the "
@@ -130,7 +138,6 @@ def _plugin_absent(evidence: Evidence, resource: str, node: Node | None, lines: 
 
 def _plugins(evidence: Evidence) -> list[Finding]:
     """A device plugin that wants no node, beside nodes without that device, with no pod's complaint."""
-    found = []
     known = instance_types()
     for resource, word in ((GPU, "nvidia"), (EFA, "efa")):
         rows = [ds for ds in evidence.daemon_sets if word in ds.name]
@@ -138,8 +145,8 @@ def _plugins(evidence: Evidence) -> list[Finding]:
                  and node.conditions.get("Ready", "True") == "True"
                  and (kind := known.get(node.instance_type)) and (kind.gpus if resource == GPU else kind.efa)]
         if nodes or any(ds.desired == 0 for ds in rows):
-            found.append(_plugin_absent(evidence, resource, nodes[0] if nodes else None, []))
-    return found
+            return [_plugin_absent(evidence, resource, nodes[0] if nodes else None, [])]
+    return []
 
 
 def _autoscaler(evidence: Evidence, pending: list[Hit], resources: list[str]) -> list[Finding]:
@@ -183,18 +190,20 @@ def _scheduler_alone(evidence: Evidence, pending: list[Hit], resources: list[str
     """What the scheduler's own words allow to say; often that is only what is short."""
     why = pending[-1].match["why"] or ""
     taint = re.search(r"untolerated taint(?:\(s\))? \{?(?P<taint>[^}:,]+)", why)
-    if taint and not resources and "not-ready" not in taint["taint"]:
-        if "unreachable" in taint["taint"]:
-            return [_undecided(pending, "a node that does not answer")]
+    if taint and taint["taint"].startswith("node.kubernetes.io/"):
+        return [_undecided(pending, f"a node without {taint['taint'].strip()}")]
+    if taint and not taint["taint"].startswith(("CriticalAddonsOnly", "node-role.")):
         return [Finding(
             "schedule/taint", f"No node admits the pod: it does not tolerate the taint {taint['taint'].strip()}.",
             f"Add a toleration for {taint['taint'].strip()} to the pod template, or take the taint off the nodes.",
             _lines(pending), STATED)]
-    if not resources and re.search(r"node affinity|node selector|match Pod's", why):
+    if not resources and re.search(r"Pod's node affinity|node selector|match Pod's", why):
         return [Finding(
             "schedule/selector", "No node has the labels that the pod's nodeSelector or affinity asks for.",
             "Compare `kubectl get nodes --show-labels` with the pod's nodeSelector; mend one of them, or start "
             "the node group that has these labels.", _lines(pending), STATED)]
+    if "volume node affinity" in why:
+        return []  # said by pods.py
     plain = [name for name in resources if name in ("cpu", "memory", "ephemeral-storage", "pods")]
     if plain and set(resources) <= set(plain):
         return [Finding(

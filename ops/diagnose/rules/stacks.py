@@ -120,6 +120,12 @@ SIGNATURES = (
         "Derive them from the instance type, as TrainingCluster does: card 0 has device index 0, each further card "
         "device index 1, the primary one is `efa` (never efa-only)."),
     Signature(
+        "stack/egress-ignored", ("egress",), r"Ignoring Egress rule since|ipv4IgnoreEgressRule",
+        "CDK dropped an egress rule, because the security group was made with allow_all_outbound (the default): "
+        "EFA then lacks the outbound rule to the security group itself, which 0.0.0.0/0 does not cover.",
+        "Make the group with allow_all_outbound=False and add both rules (0.0.0.0/0 and the group itself), as "
+        "EfaSecurityGroup does."),
+    Signature(
         "stack/access-denied", ("denied", "not authorized", "unauthorizedoperation"),
         r"(?:AccessDenied\w*|UnauthorizedOperation|is not authorized to perform:? ?(?P<action>[\w-]+:\w+)?)",
         "AWS refused the call: the role lacks the permission {action}.",

@@ -39,7 +39,7 @@ def _spill(evidence: Evidence) -> list[Finding]:
 SIGNATURES = (
     Signature(
         "storage/slow-down", ("slowdown", "reduce your request rate", "503 slow"),
-        r"\bSlowDown\b|reduce your request rate|503[^\n]*Slow ?Down",
+        r"(?-i:\bSlowDown\b)|reduce your request rate|503[^\n]*Slow ?Down",
         "S3 answers SlowDown (503) to {who}: too many requests a second on one prefix.",
         "Use adaptive retries with fewer parallel writers, or spread the keys over prefixes."),
     Signature(

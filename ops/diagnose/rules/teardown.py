@@ -76,6 +76,13 @@ SIGNATURES = (
         "'{{\"metadata\":{{\"finalizers\":[]}}}}'`). `cdk destroy --all` goes in the right "
         "order.", confidence=STATED),
     Signature(
+        "teardown/eviction-blocked", ("disruption budget", "podevictionfailure", "evict pods"),
+        r"violate the pod's disruption budget|PodEvictionFailure|max retries while trying to evict",
+        "Nodes cannot be drained: a PodDisruptionBudget, or a pod that nothing restarts, blocks the eviction of "
+        "pods.",
+        "Delete the job and its pods (or that PodDisruptionBudget: `kubectl get pdb -A`), then repeat it; a node "
+        "group can be updated with force."),
+    Signature(
         "teardown/cluster-unreachable", ("unable to connect to the server", "kubernetes cluster unreachable",
                                          "uninstall"),
         r"(?:delete|DELETE|uninstall)[^\n]*(?:Kubernetes cluster unreachable|Unable to connect to the server|"
