@@ -7,9 +7,11 @@ from pathlib import Path
 
 import aws_cdk as cdk
 
+from eagleray.policy import TrainingPolicy
 from k8s.files import write_manifests
 from settings import Settings, SettingsError, load_settings
 from settings.placement import PLACEMENT_FILE
+from stacks.aws_solutions import AwsSolutions
 from stacks.cluster_stack import ClusterStack
 from stacks.manifest_check import wrong_manifests
 from stacks.network_stack import NetworkStack
@@ -21,7 +23,10 @@ def build(app: cdk.App, settings: Settings) -> list[cdk.Stack]:
     """Add the stacks to the app, and write their Kubernetes objects into its folder.
 
     Each stack depends on the one before: they are deployed in this order and deleted in the reverse.
+    Synthesis then holds the rules of docs/security.md against the templates.
     """
+    TrainingPolicy.add_to(app)
+    cdk.Validations.of(app).add_plugins(AwsSolutions(app))
     env = cdk.Environment(account=settings.account, region=settings.region)
     network = NetworkStack(app, "NetworkStack", settings=settings, env=env,
                            stack_name=f"{settings.name}-network")
@@ -39,7 +44,7 @@ def build(app: cdk.App, settings: Settings) -> list[cdk.Stack]:
 
 
 def main() -> None:
-    """Read `-c config=` and `-c set=`, build, synthesize, and stop at a manifest that would not work."""
+    """Read `-c config=` and `-c set=`, build, synthesize, and stop at a template or manifest that is wrong."""
     app = cdk.App()
     try:
         settings = load_settings(app.node.try_get_context("config") or "l4", app.node.try_get_context("set"),
@@ -47,7 +52,13 @@ def main() -> None:
     except SettingsError as error:
         sys.exit(str(error))
     stacks = build(app, settings)
-    cdk_out = Path(app.synth().directory)
+    try:
+        cdk_out = Path(app.synth().directory)
+    except RuntimeError as error:
+        # The findings are on the screen by then; under the CDK's command line it is that which stops.
+        if str(error).startswith("ValidationFailed"):
+            sys.exit(1)
+        raise
     manifests = [m for s in stacks if isinstance(s, PlatformStack | TrainingStack) for m in s.manifests]
     sys.exit(wrong_manifests(cdk_out, manifests))
 
