@@ -121,7 +121,7 @@ class Placement(Strict):
 class TrainJob(Strict):
     """train.json: a training and its place."""
 
-    name: str
+    name: str = Field(max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Name of the run; checkpoints lie under `<storage>/<name>`."""
     training: TrainConfig
     """What to train."""

@@ -57,3 +57,10 @@ def test_settings_hand_over_the_efa_interfaces_and_refuse_efa_on_one_node():
     assert load_settings().train_job("runs").requires_efa
     with pytest.raises(SettingsError, match=r"training\.transport\.require efa: with gpu\.nodes 1 nothing crosses"):
         load_settings("l4", "gpu.nodes=1,training.transport.require=efa")
+
+
+@pytest.mark.parametrize("name", ["../other", "/etc", "a/b", ".hidden", "", "a\n", "a b", "x" * 300])
+def test_a_runs_name_leads_nowhere_but_into_its_storage(name):
+    with pytest.raises(ValidationError, match="name"):
+        TrainJob.model_validate({"name": name, "training": {}, "placement": {
+            "nodes": 1, "workers_per_node": 1, "storage": "/tmp/runs"}})
