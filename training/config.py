@@ -65,8 +65,9 @@ class TrainConfig(Strict):
     """Steps in a row that may be skipped because loss or gradient is not finite; one more ends the run."""
 
     def digest(self) -> str:
-        """Twelve hex digits over all that decides what is trained; the wire, its check and patience do not."""
-        return digest(self.model_dump(mode="json", exclude={"transport", "fabric", "hang", "max_skipped_steps"}))
+        """Twelve hex digits over all that decides what is trained; wire, patience and checkpoints do not."""
+        beside = {"checkpoint", "transport", "fabric", "hang", "max_skipped_steps"}
+        return digest(self.model_dump(mode="json", exclude=beside))
 
     @model_validator(mode="before")
     @classmethod

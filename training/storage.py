@@ -100,17 +100,6 @@ class RunFolder:
         elif kind == fs.FileType.File:
             self.filesystem.delete_file(self.path(relative))
 
-    def on_this_node(self, relative: str) -> Path:
-        """A folder's files on a local disk: the folder itself, or one copy for all ranks of the node."""
-        if self.is_local:
-            return Path(self.path(relative))
-
-        def download(target: Path) -> None:
-            target.mkdir()
-            fs.copy_files(self.path(relative), str(target), source_filesystem=self.filesystem)
-
-        return once_per_node(f"{self.uri}/{relative}".replace("/", "_").replace(":", ""), download)
-
     def _entries(self, relative: str, recursive: bool) -> list[fs.FileInfo]:
         selector = fs.FileSelector(self.path(relative), allow_not_found=True, recursive=recursive)
         return self.filesystem.get_file_info(selector)

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 from types import SimpleNamespace
 
+import boto3
 import checkpoint_cases as cases
 import pytest
 import ranks
@@ -17,6 +18,7 @@ from loop_cases import work
 from training import checkpoint
 from training.checkpoint import DamagedError
 from training.checkpoint_files import PlainValuesPlanner, read_metadata
+from training.config import CheckpointConfig, TrainConfig
 from training.storage import RunFolder
 
 pytestmark = pytest.mark.slow
@@ -157,3 +159,43 @@ def test_the_newest_stay_and_those_at_multiples_for_good(tmp_path):
     ranks.run(1, sharded_cases.save_many, ranks.QWEN2, str(tmp_path), [2, 3, 4, 6, 8, 9, 10], 2, 4)
     assert steps_in(tmp_path / "run") == [4, 8, 9, 10]
     assert len(list((tmp_path / "run" / "checkpoints").iterdir())) == 4
+
+
+def test_what_is_kept_may_change_between_two_starts_of_a_run():
+    changed = TrainConfig(checkpoint=CheckpointConfig(every_steps=7, keep=5, keep_every=70, retry_minutes=1))
+    assert changed.digest() == TrainConfig().digest()
+
+
+@pytest.fixture
+def bucket(tmp_path, monkeypatch):
+    """An empty bucket of a stand-in for S3 on this machine: the variables that lead to it."""
+    server = pytest.importorskip("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    variables = {"AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "testing",
+                 "AWS_SECRET_ACCESS_KEY": "testing", "AWS_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true",
+                 "TMPDIR": str(tmp_path)}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="runs")
+    yield variables
+    server.stop()
+
+
+@pytest.mark.long
+def test_checkpoints_on_s3_are_saved_verified_and_resumed(bucket, undisturbed, tmp_path):
+    job = ranks.job("s3://runs/some", world=2)
+    assert ranks.run(2, cases.work_on_s3, job, bucket) == [None, None]
+    folder = RunFolder("s3://runs/some", "tiny")
+    assert checkpoint.complete_steps(folder) == [4, 6]
+    shard = "checkpoints/step-00000006/__1_0.distcp"
+    with folder.filesystem.open_input_stream(folder.path(shard)) as stream:
+        data = bytearray(stream.read())
+    data[len(data) // 2] ^= 1
+    with folder.filesystem.open_output_stream(folder.path(shard)) as stream:
+        stream.write(bytes(data))
+    assert ranks.run(2, cases.work_on_s3, job, bucket) == [None, None]
+    assert shard in folder.read_json("run.json")["damaged_checkpoints"][0]
+    lines = (folder.read_text("metrics.jsonl") or "").splitlines()
+    assert [(r["step"], r["loss"]) for r in map(json.loads, lines)][-2:] == ranks.losses(undisturbed)[-2:]
+    assert not list(tmp_path.glob("eagleray-*/*distcp*[0-9a-f]"))  # this node's copies are gone

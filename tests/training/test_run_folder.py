@@ -60,13 +60,6 @@ def test_a_line_cut_short_by_a_crash_is_left_out(folder):
     assert [r["step"] for r in metrics.read_metrics(folder)] == [1]
 
 
-def test_a_folder_is_brought_to_this_node(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    folder.write_text("checkpoints/step-1/shard", "weights")
-    local = folder.on_this_node("checkpoints/step-1")
-    assert (local / "shard").read_text() == "weights"
-
-
 def test_an_unknown_kind_of_storage_is_named():
     with pytest.raises(JobError, match=r"placement\.storage ftp://x/y cannot be opened"):
         RunFolder("ftp://x/y", "run")
