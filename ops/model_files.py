@@ -19,7 +19,7 @@ def tokenize_files(data: dict[str, Any], out: Path) -> dict[str, Any]:
     """
     from training.config import DataConfig, ModelConfig
     from training.data import open_tokenizer, tokenise
-    from training.documents import find_files
+    from training.data_files import find_files
     from training.errors import JobError
 
     if out.exists():
@@ -30,7 +30,7 @@ def tokenize_files(data: dict[str, Any], out: Path) -> dict[str, Any]:
     shutil.rmtree(partial, ignore_errors=True)
     try:
         config = DataConfig(**data)
-        name, _, tokenizer = open_tokenizer(config, ModelConfig())
+        name, tokenizer, _ = open_tokenizer(config, ModelConfig())
         written = tokenise(partial, find_files(config), config, tokenizer, name)
     except ValidationError as error:
         first = error.errors()[0]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from training.documents import Document
+from training.documents import Document, Place
 from training.errors import JobError, first_line
 
 Tokens = tuple[np.ndarray, np.ndarray]
@@ -46,7 +46,7 @@ def check_template(tokenizer: Any, name: str) -> None:
                        "for, so answers cannot be told apart; use a fast tokenizer")
 
 
-def _chat(messages: list[Any], tokenizer: Any, where: str) -> tuple[list[int], list[bool]]:
+def _chat(messages: list[Any], tokenizer: Any, where: Place) -> tuple[list[int], list[bool]]:
     if not all(isinstance(m, dict) and "role" in m and "content" in m for m in messages):
         raise JobError(f"training.data.path: {where}: each message must have a role and a content")
     if not any(m["role"] == "assistant" for m in messages):
@@ -80,7 +80,7 @@ def _marked(messages: list[Any], tokenizer: Any) -> tuple[str, Spans]:
     return rendered[0], [(int(low), int(high)) for low, high in spans[0]]
 
 
-def _by_prefixes(messages: list[Any], tokenizer: Any, where: str) -> tuple[str, Spans]:
+def _by_prefixes(messages: list[Any], tokenizer: Any, where: Place) -> tuple[str, Spans]:
     """Answers are what a rendering has beyond that of the messages before, opened for the assistant."""
     whole = tokenizer.apply_chat_template(messages, tokenize=False)
     answers = []

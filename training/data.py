@@ -21,11 +21,10 @@ from pyarrow import fs
 from torch import Tensor
 from transformers import AutoTokenizer
 
-from training import chat, documents, token_files
+from training import chat, data_files, documents, model_folder, token_files
 from training.config import DataConfig, ModelConfig, TrainConfig
-from training.errors import JobError
+from training.errors import JobError, first_line
 from training.loss import IGNORE
-from training.model_folder import hub_failure
 from training.storage import once_per_node
 from training.token_files import TokenFiles
 
@@ -150,7 +149,8 @@ def check_before_start(data: DataConfig) -> None:
     if data.kind == "tokens":
         token_files.open_folder(Path(path))
         return
-    for number, _ in enumerate(documents.documents(documents.find_files(data), data)):
+    found = data_files.find_files(data)
+    for number, _ in enumerate(documents.documents(found, data_files.parts(found)[0], data)):
         if number == _FIRST_ROWS:
             return
 
@@ -216,11 +216,9 @@ def read_tokens(data: DataConfig, model: ModelConfig) -> TokenFiles:
     """
     if data.kind == "tokens":
         return token_files.open_folder(_on_this_node(data.path or ""))
-    found = documents.find_files(data)
-    name, revision, tokenizer = open_tokenizer(data, model)
-    state = [name, revision, data.kind, data.rows, data.column, *found.state]
-    if Path(name).is_dir():
-        state += [(f.name, f.stat().st_mtime_ns) for f in sorted(Path(name).iterdir())]
+    found = data_files.find_files(data)
+    name, tokenizer, state = open_tokenizer(data, model)
+    state = [state, data.kind, data.rows, data.column, *found.state]
     digest = hashlib.sha256(repr(state).encode()).hexdigest()[:16]
 
     def make(target: Path) -> None:
@@ -229,7 +227,7 @@ def read_tokens(data: DataConfig, model: ModelConfig) -> TokenFiles:
     return token_files.open_folder(once_per_node(f"tokens-{digest}", make))
 
 
-def tokenise(target: Path, found: documents.Files, data: DataConfig, tokenizer: Any, name: str) -> dict[str, Any]:
+def tokenise(target: Path, found: data_files.Files, data: DataConfig, tokenizer: Any, name: str) -> dict[str, Any]:
     """Write the token files of `found` into the folder `target`. Returns the contents of its index.json.
 
     Raises:
@@ -237,21 +235,33 @@ def tokenise(target: Path, found: documents.Files, data: DataConfig, tokenizer: 
     """
     if data.rows == "messages":
         chat.check_template(tokenizer, name)
-    encoded = ((one.where, chat.encode(one, tokenizer), one.ends) for one in documents.documents(found, data))
+    slices = (one for part in data_files.parts(found) for one in part)
+    encoded = ((one, chat.encode(one, tokenizer)) for one in documents.documents(found, slices, data))
     return token_files.write(target, encoded, {
         "tokenizer": name, "rows": data.rows,
         "files": [{"path": file.path, "bytes": file.size} for file in found.files]})
 
 
-def open_tokenizer(data: DataConfig, model: ModelConfig) -> tuple[str, str | None, Any]:
-    """Name, revision and tokenizer for the data: `data.tokenizer`, or else the model's own.
+def open_tokenizer(data: DataConfig, model: ModelConfig) -> tuple[str, Any, str]:
+    """Name, tokenizer and a digest of its files: `data.tokenizer`, or else the model's own.
 
     Raises:
         JobError: if it cannot be had, or has no end-of-text token.
     """
-    name = data.tokenizer or model.name
-    revision = None if data.tokenizer else model.revision
-    return name, revision, _tokenizer(name, revision)
+    source = model_folder.of_tokenizer(data, model)
+    folder = model_folder.small_files(source)
+    what = f"{source.setting} {source.name}"
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    except (OSError, ValueError, KeyError) as error:
+        raise JobError(f"{what} is no tokenizer that transformers can read: {first_line(error)}") from error
+    if tokenizer.eos_token_id is None:
+        raise JobError(f"{what} has no end-of-text token to put between documents")
+    digest = hashlib.sha256()
+    for file in sorted(folder.iterdir()):
+        if file.is_file() and not file.name.endswith((".safetensors", ".index.json")):
+            digest.update(file.name.encode() + file.read_bytes())
+    return source.name, tokenizer, digest.hexdigest()[:16]
 
 
 def _on_this_node(path: str) -> Path:
@@ -268,14 +278,3 @@ def _on_this_node(path: str) -> Path:
         return once_per_node("tokens-" + hashlib.sha256(path.encode()).hexdigest()[:16], download)
     except OSError as error:
         raise JobError(f"training.data.path {path} cannot be read: {error}") from error
-
-
-def _tokenizer(name: str, revision: str | None) -> Any:
-    setting = "training.data.tokenizer" if revision is None else "the model's tokenizer"
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
-    except (OSError, ValueError) as error:
-        raise JobError(hub_failure(setting, name, revision, error)) from error
-    if tokenizer.eos_token_id is None:
-        raise JobError(f"{setting} {name} has no end-of-text token to put between documents")
-    return tokenizer

@@ -14,7 +14,7 @@ class ModelConfig(Strict):
     """Which causal language model, and where its weights come from."""
 
     name: str = "Qwen/Qwen2.5-1.5B"
-    """Hugging Face model id, or a folder that holds config.json."""
+    """Hugging Face model id, or a folder or s3:// prefix with config.json, tokenizer and safetensors."""
     revision: str = "8faed761d45a263340a0528343f099c05c9a4323"
     """Commit of the model on the Hub; a branch name works, but a run is then not repeatable."""
     weights: Literal["pretrained", "random"] = "pretrained"
@@ -48,10 +48,12 @@ class DataConfig(Strict):
     """A file, a folder or an s3:// prefix, read in name order; for `hub` the dataset's name."""
     revision: str | None = None
     """Commit of the dataset on the Hub (kind: hub)."""
+    subset: str | None = None
+    """Subset (configuration) of the dataset on the Hub; by default its default or only one."""
     split: str = "train"
     """Split of the dataset on the Hub (kind: hub)."""
     tokenizer: str | None = None
-    """Tokenizer for the text: a Hub id or a folder; by default the model's own."""
+    """Tokenizer for the text: a Hub id, a folder or an s3:// prefix; by default the model's own."""
     rows: Literal["text", "messages", "prompt"] = "text"
     """What a row holds: `text`; `messages`, a chat; or `prompt` and completion, two columns. Of the last two only
     the answers count in the loss."""

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from training.chat import Tokens
+from training.documents import Document
 from training.errors import JobError
 
 _VERSION = 1
@@ -38,11 +39,11 @@ class TokenFiles:
     """File and row of it."""
 
 
-def write(folder: Path, encoded: Iterable[tuple[str, Tokens, bool]], origin: dict[str, Any]) -> dict[str, Any]:
+def write(folder: Path, encoded: Iterable[tuple[Document, Tokens]], origin: dict[str, Any]) -> dict[str, Any]:
     """Write token files into an empty or missing folder, a document at a time.
 
     Args:
-        encoded: (where it comes from, its tokens, whether the document ends here).
+        encoded: documents with their tokens.
         origin: what the tokens were made from; kept in index.json.
 
     Returns:
@@ -50,19 +51,19 @@ def write(folder: Path, encoded: Iterable[tuple[str, Tokens, bool]], origin: dic
     """
     folder.mkdir(parents=True, exist_ok=True)
     total = uncounted = documents = 0
-    highest, highest_at, begins = -1, "", True
+    highest, highest_at, begins = -1, "", False
     with open(folder / "tokens.bin", "wb") as ids_file, open(folder / "counted.bin", "wb") as counted_file, \
             open(folder / "starts.bin", "wb") as starts_file:
-        for where, (ids, counted), ends in encoded:
+        for document, (ids, counted) in encoded:
+            begins = begins or document.begins
             if begins and len(ids):
                 starts_file.write(np.int64(total).tobytes())
-                documents += 1
+                documents, begins = documents + 1, False
             if len(ids) and int(ids.max()) > highest:
-                highest, highest_at = int(ids.max()), where
+                highest, highest_at = int(ids.max()), document.where.brief
             ids_file.write(ids.tobytes())
             counted_file.write(counted.astype(np.uint8).tobytes())
             total, uncounted = total + len(ids), uncounted + int((~counted).sum())
-            begins = ends
     if not uncounted:
         (folder / "counted.bin").unlink()
     index = {"version": _VERSION, "tokens": total, "documents": documents, "counted": total - uncounted,
