@@ -105,8 +105,8 @@ def _refuse_other_machines(settings: Settings, found: DeployedRun) -> None:
     if found.workers is not None and found.workers != (wanted.nodes, wanted.workers_per_node):
         nodes, each = found.workers
         raise NothingToDoError(f"the cluster was deployed for {nodes} nodes of {each} GPUs, and these settings "
-                               f"have {wanted.nodes} of {wanted.workers_per_node}: use the -c of the deployment, or "
-                               "cdk deploy --all")
+                               f"have {wanted.nodes} of {wanted.workers_per_node}: use the -c of the deployment, "
+                               "or cdk deploy --all")
 
 
 def _bundle(settings: Settings, name: str, storage: str) -> CodeBundle:

@@ -1,4 +1,4 @@
-"""Commands for a deployment that stands: status, logs, run."""
+"""Commands for a deployment that stands: status, logs, run, down."""
 
 from __future__ import annotations
 
@@ -106,3 +106,23 @@ def run(
     wanted = Wanted(read_context(context or []), tuple(overrides or ()), name, queue)
     submitted = run(wanted, typer.echo)
     typer.echo(f"watch it: eagleray status {submitted} --follow")
+
+
+@app.command(epilog="Example: eagleray down -c config=h100")
+def down(
+    context: ContextOption = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Without asking.")] = False,
+) -> None:
+    """Take the deployment down: jobs, Ray clusters, all stacks; then name what still bills, and how to remove it.
+
+    Shows what goes and what stays (the bucket) and asks first; until then it only reads. Stopped or failed, the
+    same command goes on from there.
+
+    Exit codes: 0 down, or nothing was changed; 1 a stack is left, with the reason; 2 wrong settings, no
+    credentials or no cdk; 130 stopped by Ctrl-C, 143 by SIGTERM.
+    """
+    from ops.context import read_context
+    from ops.down.command import Wanted, run
+
+    wanted = Wanted(read_context(context or []), "yes" if yes else "ask")
+    raise typer.Exit(run(wanted, Console(), confirm=lambda question: typer.confirm(question, err=True)))

@@ -15,7 +15,6 @@ from ops.submitted_job import submitted_job
 from tests.ops.fake_kubernetes import RUNNING, SUCCEEDED, FakeKubernetes
 from tests.ops.standing import Standing
 
-
 _PACKAGE_FILES = cache(package_files)  # reads the whole package, which takes a second
 
 
