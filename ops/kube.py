@@ -108,6 +108,11 @@ class Namespace:
         return _items(self._asked("nodes", lambda: self._core.list_node(
             _preload_content=False, _request_timeout=_SECONDS)))
 
+    def events(self) -> list[dict[str, Any]]:
+        """Events of the namespace, as the API server writes them."""
+        return _items(self._asked("events", lambda: self._core.list_namespaced_event(
+            self.name, _preload_content=False, _request_timeout=_SECONDS)))
+
     def pod_log(self, pod: str, container: str | None = None, lines: int | None = None) -> str:
         """What a container has printed, or its last `lines`; empty where pod or log are gone."""
         # As bytes: the client would turn a log that looks like JSON into something else.

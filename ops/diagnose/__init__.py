@@ -2,7 +2,9 @@
 
     sources.py   files, folders, archives, standard input → documents of numbered lines
     lines.py     who said a line, and when
-    objects.py   Kubernetes objects, events and stack events out of any of the tools' formats
+    tables.py, objects.py   events, pods, nodes and stack events out of the tools' formats
     rules/       evidence → findings; each rule is a pure function
     judge.py     findings → first cause, its consequences, the verdict
+    health.py    signs that all is well, and alarms that no rule accounts for
+    collect.py   what a cluster tells right now; a bundle of it (redaction.py)
 """

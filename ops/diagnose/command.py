@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
 
+from ops.diagnose.collect import NOT_ASKED, collect, documents, write_bundle
 from ops.diagnose.evidence import Document
 from ops.diagnose.finding import INFERRED, LIKELY, STATED, Finding
 from ops.diagnose.judge import Diagnosis, diagnose
+from ops.diagnose.redaction import Redactor
+from ops.kube import connect
+from settings import Settings
 
 EXIT_CODES = {"healthy": 0, "fault": 1, "unknown": 4}
 _STYLES = {"healthy": "bold green", "fault": "bold red", "unknown": "bold yellow"}
@@ -27,6 +32,25 @@ def run(documents: Sequence[Document], output: Literal["screen", "json"], consol
     else:
         show(found, console)
     return EXIT_CODES[found.verdict]
+
+
+def run_live(settings: Settings, output: Literal["screen", "json"], console: Console, bundle: Path | None = None,
+             addresses: Literal["kept", "hidden"] = "kept") -> int:
+    """Ask the cluster and the stacks, keep that as a bundle if one is wanted, and diagnose it.
+
+    Raises:
+        KubeError, NothingToDoError: where there is no cluster to ask.
+    """
+    texts = collect(connect(settings.ray.namespace), settings.name, settings.region)
+    said = Console(stderr=True)
+    for line in texts.get(NOT_ASKED, "").splitlines():
+        said.print(escape(f"not collected: {line.removeprefix('# ')}"), highlight=False, soft_wrap=True)
+    if bundle is not None:
+        redactor = Redactor(addresses)
+        write_bundle(texts, bundle, redactor)
+        said.print(escape(f"{bundle}: {len(texts)} parts; taken out: {redactor.told()}"), highlight=False,
+                   soft_wrap=True)
+    return run(documents(texts), output, console)
 
 
 def show(found: Diagnosis, console: Console) -> None:

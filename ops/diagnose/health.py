@@ -195,6 +195,8 @@ def _ready(evidence: Evidence) -> list[Sign]:
     pods = evidence.grep((" running ", " completed "), r"^\S+\s+(?P<a>\d+)/(?P<b>\d+)\s+(?:Running|"
                                                        r"Completed)\s+\d+")
     healthy = [hit for hit in pods if hit.match["a"] == hit.match["b"] or "Completed" in hit.line.raw]
+    if evidence.pods and all(pod.phase in ("Running", "Succeeded") for pod in evidence.pods.values()):
+        found.append(Sign("pods are Running", [next(iter(evidence.pods.values())).line]))
     if nodes:
         found.append(Sign(f"{len(nodes)} nodes are Ready", [nodes[0].line]))
     if healthy and len(healthy) == len(pods):

@@ -27,16 +27,17 @@ def _memory(evidence: Evidence) -> list[Finding]:
                                                                  r"none)\b", hit.line.raw, re.I)]
     if not hits:
         return []
-    context = " ".join(line.raw for hit in hits[:3] for line in evidence.around(hit, before=60, after=12))
-    if "wait-gcs-ready" in context:
+    context = " ".join(line.raw for line in evidence.around(hits[0], before=60, after=12))
+    container = _container_of(evidence, hits[0])
+    if container == "wait-gcs-ready":
         return [Finding(
             "pod/init-oom", "The init container wait-gcs-ready, which KubeRay adds to workers with a memory limit "
                             "of "
             "256Mi, was OOMKilled: `ray health-check` of a large image needs more.",
             "Set ENABLE_INIT_CONTAINER_INJECTION=false for the operator and give the worker group an init "
             "container of its own with more memory.", [hit.line for hit in hits], INFERRED)]
-    name = _pod_of(hits, context)
-    head = "head" in name or (not name and "ray-head" in context)
+    name = _pod_of(evidence, hits[0])
+    head = "-head" in name or container == "ray-head"
     who, limit = name or ("the Ray head" if head else "a container"), _limit(context)
     mend = ("Give the head more memory (it holds GCS, dashboard and driver) and let it run no tasks: "
             "rayStartParams num-cpus: \"0\", as Eagle Ray sets it; a larger system.instance_type has room for it."
@@ -51,11 +52,21 @@ def _memory(evidence: Evidence) -> list[Finding]:
         mend, [hit.line for hit in hits], STATED)]
 
 
-def _pod_of(hits: list[Hit], context: str) -> str:
-    for text in (hits[0].line.raw, context):
-        found = re.search(r"\b([a-z][\w-]*-(?:head|worker)[\w-]*)\b", text)
-        if found:
+def _pod_of(evidence: Evidence, hit: Hit) -> str:
+    """The pod of a line: named in it, or in the nearest line above that names one."""
+    for line in reversed(evidence.around(hit, before=120, after=0)):
+        if found := re.search(r"\b([a-z][\w-]*-(?:head|worker)-[\w-]+)\b", line.raw):
             return f"pod {found[1]}"
+    return ""
+
+
+def _container_of(evidence: Evidence, hit: Hit) -> str:
+    """The container of a line; `kubectl get -o yaml` sorts its keys, so that a name comes after the state."""
+    above = list(reversed(evidence.around(hit, before=20, after=0)))
+    below = evidence.around(hit, before=0, after=8)
+    for line in (below + above) if re.match(r"^\s+reason: ", hit.line.raw) else above:
+        if found := re.search(r"\b(wait-gcs-ready|ray-head|ray-worker)\b(?!-\w)", line.raw):
+            return found[1]
     return ""
 
 
