@@ -29,9 +29,9 @@ _MOST_RATIO = 400
 _TELLING = tuple(word.encode() for word in (
     "error", "fail", "exception", "traceback", "killed", "oom", "denied", "timeout", "timed out", "exceed",
     "insufficient", "refused", "unable", "cannot", "could not", "no space", "evict", "nvrm", "xid", "ecc", "abort",
-    "watchdog", "nan", " inf ", " inf\n", "=inf", "sigterm", "sigkill", "exhausted", "terminat",
-    "too many", "unhealthy", "mismatch", "not found", "limit", "invalid", "enqueued", "skipp", "batches", " via net/", "net/ofi", "libfabric", "socket",
-    "spill", "died"))
+    "watchdog", "nan", " inf ", " inf\n", "=inf", "sigterm", "sigkill", "exhausted", "terminat", "too many",
+    "unhealthy", "mismatch", "not found", "limit", "invalid", "enqueued", "skipp", "batches", " via net/",
+    "net/ofi", "libfabric", "socket", "spill", "died"))
 _STEP = re.compile(rb"step\W{0,3}\d+\b[^\n]*loss", re.IGNORECASE)
 
 
