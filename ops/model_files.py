@@ -18,9 +18,10 @@ def tokenize_files(data: dict[str, Any], out: Path) -> dict[str, Any]:
         NothingToDoError: if `out` exists, or file or row cannot be used.
     """
     from training.config import DataConfig, ModelConfig
-    from training.data import open_tokenizer, tokenise
+    from training.data import tokenise
     from training.data_files import find_files
     from training.errors import JobError
+    from training.tokenizer import open_tokenizer
 
     if out.exists():
         raise NothingToDoError(f"{out} exists already; remove it or choose another folder")

@@ -19,14 +19,14 @@ import numpy as np
 import torch
 from pyarrow import fs
 from torch import Tensor
-from transformers import AutoTokenizer
 
-from training import chat, data_files, documents, model_folder, token_files
+from training import chat, data_files, documents, token_files
 from training.config import DataConfig, ModelConfig, TrainConfig
-from training.errors import JobError, first_line
+from training.errors import JobError
 from training.loss import IGNORE
 from training.storage import once_per_node
 from training.token_files import TokenFiles
+from training.tokenizer import check_matches, open_tokenizer
 
 
 class Row(NamedTuple):
@@ -218,6 +218,7 @@ def read_tokens(data: DataConfig, model: ModelConfig) -> TokenFiles:
         return token_files.open_folder(_on_this_node(data.path or ""))
     found = data_files.find_files(data)
     name, tokenizer, state = open_tokenizer(data, model)
+    check_matches(tokenizer, data, model)
     state = [state, data.kind, data.rows, data.column, *found.state]
     digest = hashlib.sha256(repr(state).encode()).hexdigest()[:16]
 
@@ -240,28 +241,6 @@ def tokenise(target: Path, found: data_files.Files, data: DataConfig, tokenizer:
     return token_files.write(target, encoded, {
         "tokenizer": name, "rows": data.rows,
         "files": [{"path": file.path, "bytes": file.size} for file in found.files]})
-
-
-def open_tokenizer(data: DataConfig, model: ModelConfig) -> tuple[str, Any, str]:
-    """Name, tokenizer and a digest of its files: `data.tokenizer`, or else the model's own.
-
-    Raises:
-        JobError: if it cannot be had, or has no end-of-text token.
-    """
-    source = model_folder.of_tokenizer(data, model)
-    folder = model_folder.small_files(source)
-    what = f"{source.setting} {source.name}"
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-    except (OSError, ValueError, KeyError) as error:
-        raise JobError(f"{what} is no tokenizer that transformers can read: {first_line(error)}") from error
-    if tokenizer.eos_token_id is None:
-        raise JobError(f"{what} has no end-of-text token to put between documents")
-    digest = hashlib.sha256()
-    for file in sorted(folder.iterdir()):
-        if file.is_file() and not file.name.endswith((".safetensors", ".index.json")):
-            digest.update(file.name.encode() + file.read_bytes())
-    return source.name, tokenizer, digest.hexdigest()[:16]
 
 
 def _on_this_node(path: str) -> Path:

@@ -52,7 +52,8 @@ def write_rows(path, rows):
 
 
 def read(path, tokenizer, **data):
-    return read_tokens(DataConfig(path=str(path), tokenizer=tokenizer, **{"kind": "jsonl", **data}), ModelConfig())
+    model = ModelConfig(weights="random", architecture=QWEN2)
+    return read_tokens(DataConfig(path=str(path), tokenizer=tokenizer, **{"kind": "jsonl", **data}), model)
 
 
 def words_of(found):
@@ -124,9 +125,31 @@ def test_damage_is_named_before_a_worker_starts(tmp_path):
 
 def test_a_token_beyond_the_vocabulary_is_named_with_its_row(tmp_path, tokenizer):
     path = write_rows(tmp_path / "a.jsonl", [{"text": "w1 " * 9}, {"text": "w49"}])
-    config = TrainConfig(data=DataConfig(kind="jsonl", path=path, tokenizer=tokenizer()), sequence_length=8)
+    config = TrainConfig(model=ModelConfig(weights="random", architecture=QWEN2), sequence_length=8,
+                         data=DataConfig(kind="jsonl", path=path, tokenizer=tokenizer()))
     with pytest.raises(JobError, match=r"token id 54, .* ends at 39: .* the model \(.*a\.jsonl row 2\)"):
         open_data(config, 40)
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (WORDS, None),
+    ([*WORDS, "w999"], None),
+    ([*WORDS[:5], *reversed(WORDS[5:])], r"token 'w0' is 54 and not 5; remove it, and the model's own is used"),
+    (WORDS[:20], r"it knows 20 of the model's 56 tokens"),
+])
+def test_a_tokenizer_other_than_that_of_the_weights_is_refused(tmp_path, tokenizer, words, message):
+    own = tokenizer()
+    (tmp_path / "tokenizer" / "config.json").write_text(json.dumps(QWEN2))
+    made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
+    PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<end>").save_pretrained(tmp_path / "other")
+    data = DataConfig(kind="jsonl", tokenizer=str(tmp_path / "other"),
+                      path=write_rows(tmp_path / "a.jsonl", [{"text": "w1 w2"}]))
+    if message is None:
+        read_tokens(data, ModelConfig(name=own))
+    else:
+        with pytest.raises(JobError, match=f"^training.data.tokenizer .*other does not match .*{message}"):
+            read_tokens(data, ModelConfig(name=own))
+    read_tokens(data, ModelConfig(weights="random", architecture=QWEN2))
 
 
 def test_token_files_that_are_cut_short_are_refused(tmp_path, tokenizer):
