@@ -105,7 +105,7 @@ class Saving(threading.Thread):
                 return
             time.sleep(pause)
         if dist.get_rank() == 0:
-            self._note(checkpoint_seconds=time.monotonic() - began)
+            self._note(checkpoint_written_step=self.step, checkpoint_seconds=time.monotonic() - began)
             try:
                 checkpoint.remove_old(self._folder, self._config.keep, self._config.keep_every)
             except OSError as error:
@@ -179,7 +179,7 @@ class Saving(threading.Thread):
 
     def _note(self, **values: Any) -> None:
         if self._log is not None:
-            self._log.note(checkpoint_step=self.step, **values)
+            self._log.note(**values)
 
 
 def _bytes(state: Any) -> int:

@@ -187,13 +187,18 @@ class Checkpoints:
         return reason
 
     def _open(self, record: Record) -> tuple[ShardReader | None, str | None]:
-        reader, mine = None, None
+        reader, damage, failure = None, None, None
         try:
             reader = ShardReader(self._folder, record)
         except DamagedError as error:
-            mine = str(error)
-        reasons = [text for text in self._group.gather(mine) if text is not None]
-        return reader, reasons[0] if reasons else None
+            damage = str(error)
+        except OSError as error:  # told to all: one rank alone would leave the others waiting
+            failure = first_line(error)
+        outcomes = self._group.gather((damage, failure))
+        for rank, (_, why) in enumerate(outcomes):
+            if why is not None:
+                raise RuntimeError(f"rank {rank} cannot read the checkpoint of step {record.step}: {why}")
+        return reader, next((why for why, _ in outcomes if why is not None), None)
 
 
 def _read(folder: RunFolder, step: int) -> tuple[Record | None, str | None]:
