@@ -24,6 +24,12 @@ _CACHES = {
 }
 
 
+# Seconds from a pod's SIGTERM to its SIGKILL, the notice that EC2 gives of a spot node's end; and how many of them
+# Ray leaves the training to save and go (training/preemption.py), before it ends its processes itself.
+_GRACE, _DRAIN = 120, 100
+_DRAINS = {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(_DRAIN)}
+
+
 @dataclass(frozen=True)
 class RayPods:
     """What head and workers have in common: image, Ray version inside it, service account, AWS region."""
@@ -102,7 +108,7 @@ def _workers(pods: RayPods, workers: WorkerGroup) -> dict[str, Any]:
         "nvidia.com/gpu": str(workers.gpus),
         "vpc.amazonaws.com/efa": str(workers.efa),
     }
-    container = _ray_container("ray-worker", pods, {**_CACHES, **workers.environment},
+    container = _ray_container("ray-worker", pods, {**_CACHES, **_DRAINS, **workers.environment},
                                resources={"requests": amounts, "limits": dict(amounts)})
     container["volumeMounts"].append({"name": "cache", "mountPath": _CACHE})
     pod = _ray_pod(pods, container)
@@ -113,7 +119,7 @@ def _workers(pods: RayPods, workers: WorkerGroup) -> dict[str, Any]:
         "minReplicas": workers.nodes,
         "maxReplicas": workers.nodes,
         "rayStartParams": {"num-gpus": amounts["nvidia.com/gpu"]},
-        "template": {"spec": {**pod, "tolerations": [GPU_TOLERATION]}},
+        "template": {"spec": {**pod, "tolerations": [GPU_TOLERATION], "terminationGracePeriodSeconds": _GRACE}},
     }
 
 

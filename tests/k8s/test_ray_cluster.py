@@ -213,3 +213,9 @@ def test_pods_meet_the_baseline_that_their_namespace_enforces(synth_l4, ray_pods
 def test_every_mount_has_its_volume(ray_pods):
     for pod in ray_pods.values():
         assert {m["name"] for m in pod["containers"][0]["volumeMounts"]} == {v["name"] for v in pod["volumes"]}
+
+
+def test_a_worker_pod_that_must_go_has_time_to_save(worker_pod):
+    # Ray drains for as long as its own variable says; the kubelet's SIGKILL comes last.
+    drain = int(variables(worker_pod)["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"])
+    assert 90 <= drain <= worker_pod["terminationGracePeriodSeconds"] - 10
