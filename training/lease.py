@@ -80,6 +80,7 @@ class Lease:
                     if _claim(folder, record):
                         return cls(folder, record, seconds, lost)
                 elif seen is None:
+                    alive = found.get("machine") == _machine()  # its process is there, else it would be over
                     say(f"{_words(found, folder)}; waiting until it ends, or is seen to be dead ({seconds:g} s)")
                 elif found != seen:
                     alive, still_since = True, time.monotonic()
