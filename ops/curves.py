@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ops.run_folder import finite
+from ops.screen import short
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # Drawn in these, then replaced by the page's own colours.
@@ -36,6 +38,8 @@ CURVES = (
     Curve("loss", "Training loss", "cross-entropy, nats per token"),
     Curve("tokens_per_second", "Throughput", "tokens/s, all workers"),
     Curve("step_seconds", "Step time", "seconds"),
+    Curve("mfu", "Model FLOP/s utilisation", "fraction of the GPUs' peak"),
+    Curve("memory_gib", "Memory, rank 0", "GiB, highest so far"),
     Curve("grad_norm", "Gradient norm", "before clipping"),
     Curve("learning_rate", "Learning rate", "AdamW step size"),
 )
@@ -51,6 +55,36 @@ def svg(curve: Curve, rows: Sequence[dict[str, Any]]) -> str | None:
     with figure_for_page(curve.metric) as figure:
         _draw(figure, curve, points)
         return for_page(figure, label)
+
+
+def svg_of_runs(curve: Curve, runs: Sequence[tuple[str, Sequence[dict[str, Any]]]]) -> str | None:
+    """One metric of several runs on the same axes; None if none has a finite value. `runs`: label and rows."""
+    found = [(label, [(row["step"], row[curve.metric]) for row in rows if finite(row.get(curve.metric))])
+             for label, rows in runs]
+    if not any(points for _, points in found):
+        return None
+    with figure_for_page(f"{curve.metric}-pair") as figure:
+        axes = figure.add_subplot()
+        for (label, points), colour, dashes in zip(found, (LINE, TEXT), ("-", "--"), strict=True):
+            axes.plot([x for x, _ in points], [y for _, y in points], color=colour, linestyle=dashes,
+                      linewidth=1.8, marker="o" if len(points) < 3 else None, label=short(label, 40))
+        _label(axes, curve)
+        axes.legend(frameon=False)
+        last = (f"{label} {points[-1][1]:.4g} at step {points[-1][0]}" for label, points in found if points)
+        return for_page(figure, f"{curve.title}: {'; '.join(last)}")
+
+
+def step_times(rows: Sequence[dict[str, Any]]) -> str | None:
+    """How often a step took how long, as an <svg> element; None for fewer than two steps."""
+    seconds = [row["step_seconds"] for row in rows if finite(row.get("step_seconds"))]
+    if len(seconds) < 2:
+        return None
+    with figure_for_page("step-times") as figure:
+        axes = figure.add_subplot()
+        axes.hist(seconds, bins=min(40, len(seconds)), color=LINE)
+        axes.set_xlabel("seconds a step")
+        axes.set_ylabel("steps")
+        return for_page(figure, f"Step times from {min(seconds):.4g} to {max(seconds):.4g} seconds")
 
 
 @contextmanager
@@ -74,18 +108,22 @@ def figure_for_page(name: str) -> Iterator[Figure]:
 
 
 def _draw(figure: Figure, curve: Curve, points: Sequence[tuple[float, float]]) -> None:
-    from matplotlib.ticker import MaxNLocator
-
     axes = figure.add_subplot()
     axes.plot([x for x, _ in points], [y for _, y in points], color=LINE, linewidth=1.8,
               marker="o" if len(points) < 3 else None, solid_joinstyle="round")
+    _label(axes, curve)
+
+
+def _label(axes: Axes, curve: Curve) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     axes.set_xlabel("optimizer step")
     axes.set_ylabel(curve.unit)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(True, linewidth=0.6)
     axes.ticklabel_format(axis="y", style="sci", scilimits=(-3, 6), useMathText=True)
     axes.margins(x=0.01)
-    if curve.metric in ("tokens_per_second", "step_seconds", "learning_rate"):
+    if curve.metric in ("tokens_per_second", "step_seconds", "learning_rate", "mfu", "memory_gib"):
         axes.set_ylim(bottom=0)
 
 

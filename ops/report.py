@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from ops.curves import CURVES, svg
+from ops.curves import CURVES, step_times, svg
 from ops.run_folder import Run, finite, read_run
 from ops.screen import short
 
@@ -65,10 +65,11 @@ def _head(run: Run, title: str) -> str:
     return "\n".join(words)
 
 
-def _figures(run: Run) -> str:
+def figure_pairs(run: Run) -> list[tuple[str, str]]:
+    """The key figures: label and value, which is empty where it is not known."""
     s = run.summary
     restarts = s.get("restarts")
-    pairs = [
+    return [
         ("Steps", _number(s.get("steps"), "{:,.0f}")),
         ("First loss", _number(s.get("first_loss"), "{:.3f}")),
         ("Last loss", _number(s.get("last_loss"), "{:.3f}")),
@@ -84,7 +85,11 @@ def _figures(run: Run) -> str:
         ("Restarts", str(len(restarts)) if isinstance(restarts, list) else _number(restarts, "{:.0f}")),
         ("Wire", str(transport.get("verdict", "")) if isinstance(transport := s.get("transport"), dict) else ""),
     ]
-    shown = "".join(f"<div><dt>{label}</dt><dd>{_text(value)}</dd></div>" for label, value in pairs if value)
+
+
+def _figures(run: Run) -> str:
+    shown = "".join(f"<div><dt>{label}</dt><dd>{_text(value)}</dd></div>" for label, value in figure_pairs(run)
+                    if value)
     return f'<dl class="figures">{shown}</dl>'
 
 
@@ -102,6 +107,8 @@ def _curves(run: Run) -> str:
         drawn = svg(curve, rows)
         if drawn:
             figures.append(f"<figure><h3>{_text(curve.title)}</h3>{drawn}</figure>")
+    if drawn := step_times(rows):
+        figures.append(f"<figure><h3>Distribution of step times</h3>{drawn}</figure>")
     broken = sum(not finite(row.get("loss")) for row in rows)
     note = f'<p class="bad">{broken} of {len(rows)} steps have no finite loss.</p>' if broken else ""
     return f'<h2>Curves</h2>{note}{_skipped(rows)}<div class="curves">{"".join(figures)}</div>'
@@ -220,7 +227,7 @@ def _settings(run: Run) -> str:
     if not isinstance(settings, Mapping):
         return f"<h2>Settings</h2><p>{_text(caption)}</p>" if caption else ""
     return "<h2>Settings</h2><details><summary>All settings of the run</summary>" + table(
-        ["setting", "value"], _leaves("", settings), caption) + "</details>"
+        ["setting", "value"], leaves("", settings), caption) + "</details>"
 
 
 def _versions(run: Run) -> str:
@@ -231,10 +238,11 @@ def _versions(run: Run) -> str:
     return "<h2>Versions and times</h2>" + table(["what", "value"], rows) if rows else ""
 
 
-def _leaves(path: str, value: Any) -> Iterable[tuple[str, Any]]:
+def leaves(path: str, value: Any) -> Iterable[tuple[str, Any]]:
+    """Every value inside of `value`, by its path."""
     if isinstance(value, Mapping) and value:
         for key, below in value.items():
-            yield from _leaves(f"{path}.{key}" if path else str(key), below)
+            yield from leaves(f"{path}.{key}" if path else str(key), below)
     else:
         yield path, value
 

@@ -11,7 +11,7 @@ from typing import Any
 from ops.errors import NothingToDoError
 from ops.result_folder import RECORD
 
-METRICS = ("loss", "grad_norm", "learning_rate", "tokens_per_second", "step_seconds")
+METRICS = ("loss", "grad_norm", "learning_rate", "tokens_per_second", "step_seconds", "mfu", "memory_gib")
 """Numbers of a metrics row that are drawn, besides `step`."""
 
 

@@ -59,15 +59,24 @@ def check(
 @app.command(epilog="Example: eagleray report out/rehearsal -o report.html")
 def report(
     run_dir: Annotated[Path, typer.Argument(help="A run's folder, with metrics.jsonl and summary.json.")],
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="By default report.html in RUN_DIR.")]
+    other: Annotated[Path | None, typer.Argument(metavar="[OTHER]", help="Another run, to compare with.")] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help=
+        "By default report.html in RUN_DIR; of two runs comparison.html.")]
         = None,
 ) -> None:
     """Make a self-contained HTML page of a run: key figures, curves, replacements, settings, transport.
 
+    With another run both are on one page: the same axes, figures side by side, the settings that differ.
+
     Exit codes: 0 done, 2 the run's files are missing or damaged.
     """
     from ops.report import write_report
+    from ops.report_pair import write_pair
 
-    target = output or run_dir / "report.html"
-    write_report(run_dir, target)
+    if other is None:
+        target = output or run_dir / "report.html"
+        write_report(run_dir, target)
+    else:
+        target = output or run_dir / "comparison.html"
+        write_pair(run_dir, other, target)
     typer.echo(target)

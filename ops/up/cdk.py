@@ -25,7 +25,7 @@ def require_cdk() -> None:
     if shutil.which("cdk") is None:
         raise NothingToDoError("cdk is not on the PATH; run make setup once, then . .venv/bin/activate")
     if not Path("cdk.json").is_file():
-        raise NothingToDoError("there is no cdk.json here; run eagleray up in the project's own folder")
+        raise NothingToDoError("there is no cdk.json here; run this in the project's own folder")
 
 
 def deploy(context: Context, extra: Sequence[str], signals: Interrupts) -> int:

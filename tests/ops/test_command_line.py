@@ -35,7 +35,8 @@ def test_a_wrong_option_is_a_usage_error(monkeypatch, capsys):
     assert "--steps" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["rehearse", "report", "bench", "preflight", "up"])
+@pytest.mark.parametrize("command", ["rehearse", "report", "bench", "preflight", "up", "status", "logs", "run",
+                                     "down"])
 def test_help_has_an_example_and_the_exit_codes(monkeypatch, capsys, command):
     assert run(monkeypatch, command, "--help") == 0
     shown = capsys.readouterr().out

@@ -63,7 +63,7 @@ def parsed(text):
 
 def test_all_figures_and_curves_are_there(tmp_path):
     text = page(make_run(tmp_path / "run"))
-    assert parsed(text).tags.count("svg") == 5
+    assert parsed(text).tags.count("svg") == 6
     for shown in ("7.900", "5.000", "5,000", "succeeded", "unproven", "gloo moves bytes over TCP", "0123456789ab",
                   "2.<wbr>13.<wbr>0", "Training loss",
                   "cross-entropy, nats per token", "tokens/s", "optimizer step"):
@@ -133,7 +133,7 @@ def test_a_diverged_loss_is_said_and_the_rest_is_drawn(tmp_path):
     rows = [*ROWS[:20], {**ROWS[20], "loss": float("nan")}]
     text = page(make_run(tmp_path / "run", rows=rows))
     assert "1 of 21 steps have no finite loss" in text
-    assert parsed(text).tags.count("svg") == 5
+    assert parsed(text).tags.count("svg") == 6
 
 
 def test_skipped_steps_are_listed_with_their_reason_and_data(tmp_path):
