@@ -16,6 +16,8 @@ _MOST_BYTES = 8 << 20
 _YAML_START = re.compile(r"^(?:apiVersion|kind|items|metadata|spec|status):(?:\s|$)")
 _JSON_START = re.compile(r"^\s{0,2}[\[{]")
 _MOST_DEPTH = 60
+_MOST_VAIN = 50
+"""Brackets in one document that open no JSON, after which it is taken for something else."""
 _TYPE_LABEL = "node.kubernetes.io/instance-type"
 Object = Mapping[str, Any]
 
@@ -33,11 +35,12 @@ def _values(document: Document) -> Iterator[tuple[Any, Line]]:
     rows = document.rows
     if sum(map(len, rows[:200_000])) > _MOST_BYTES:
         return
-    index = 0
+    index, vain = 0, 0
     while index < len(rows):
         row = rows[index]
-        if _JSON_START.match(row):
+        if _JSON_START.match(row) and vain < _MOST_VAIN:
             value, used = _json(rows, index)
+            vain += not used and row.strip() in ("{", "[")
             if used:
                 yield value, document.line(index)
                 index += used
