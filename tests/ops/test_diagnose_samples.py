@@ -164,8 +164,9 @@ def test_an_archive_is_read_in_place_and_one_that_unfolds_is_refused(tmp_path):
         read([str(tmp_path / "bomb.zip")])
 
 
-@pytest.mark.parametrize("lines", [["{"] * 5000, ["[" * 50_000], ["Name:"] * 50,
-                                   ["status:", *(f"{' ' * i}a:" for i in range(1, 200))], ["| CREATE_FAILED | AWS:: |"], ["\x00\ufffd" * 50]])
+@pytest.mark.parametrize("lines", [
+    ["{"] * 5000, ["[" * 50_000], ["Name:"] * 50, ["status:", *(f"{' ' * i}a:" for i in range(1, 200))],
+    ["| CREATE_FAILED | AWS:: |"], ["\x00\ufffd" * 50]])
 def test_hostile_text_is_unknown_and_no_traceback(lines):
     assert judged(lines) in ("unknown", "stack/resource-failed")
 
