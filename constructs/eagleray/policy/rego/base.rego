@@ -52,9 +52,11 @@ nodegroups[name] := found if {
 # Those of a type that has GPUs and EFA.
 efa_nodegroups[name] := object.union(group, {"type": type, "facts": instance_types[type]}) if {
 	some name, group in nodegroups
-	some type in group.types
-	instance_types[type].gpus > 0
-	instance_types[type].efa > 0
+	type := min({one |
+		some one in group.types
+		instance_types[one].gpus > 0
+		instance_types[one].efa > 0
+	})
 }
 
 is_efa(interface) if object.get(interface, "InterfaceType", "interface") in {"efa", "efa-only"}

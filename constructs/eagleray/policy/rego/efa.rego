@@ -97,7 +97,11 @@ violation contains v if {
 	some group in nodegroups
 	some i, interface in group.interfaces
 	is_efa(interface)
-	count([one | some one in object.get(interface, "Groups", []); one != cluster_group(group.properties)]) == 0
+	count([one |
+		some one in object.get(interface, "Groups", [])
+		one != cluster_group(group.properties)
+		regex.match(`^(sg-[0-9a-f]+$|\$\{)`, one)
+	]) == 0
 	v := make_diag_at("efa-groups", "ERROR", group.template, at(i, "Groups"),
 		"an EFA interface in no group of its own; add that of EfaSecurityGroup, which lets all traffic to and from itself")
 }
