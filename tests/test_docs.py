@@ -29,6 +29,16 @@ def test_the_rules_for_manifests_are_listed_as_they_are():
     assert "synth, check |  |" not in table.group(1), "a rule without a test"
 
 
+def test_the_rules_for_templates_are_listed_as_they_are():
+    from eagleray.policy import reference as template_rules  # with the CDK, which starts a Node process
+
+    text = (ROOT / "docs" / "security.md").read_text()
+    table = re.search(r"<!-- template rules:.*?-->\n(.*?)\n<!-- /template rules -->", text, re.DOTALL)
+    assert table, "docs/security.md has lost the markers around the table of rules for templates"
+    made = "run `python -m eagleray.policy.reference docs/security.md`"
+    assert table.group(1).strip() == template_rules.markdown(), made
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
 def test_every_link_to_a_file_leads_somewhere(document):
     links = re.findall(r"\]\((?!https?://|#)([^)#]+)", document.read_text())

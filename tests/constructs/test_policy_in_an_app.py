@@ -14,7 +14,8 @@ from stacks.aws_solutions import ACKNOWLEDGED, AwsSolutions
 
 def foreign_app(outdir):
     """An app in two stacks that uses the EFA group in a template of its own."""
-    app = cdk.App(outdir=str(outdir))
+    # As the CDK's command line asks for it: construct paths in the templates.
+    app = cdk.App(outdir=str(outdir), context={"aws:cdk:enable-path-metadata": True})
     TrainingPolicy.add_to(app)
     network, nodes = cdk.Stack(app, "Net"), cdk.Stack(app, "Nodes")
     vpc = ec2.Vpc(network, "Vpc", nat_gateways=0, max_azs=1)
@@ -33,7 +34,8 @@ def test_an_app_of_others_holds_the_rules_with_one_line_and_stops_at_what_lies_i
         server_side_encryption_configuration=[s3.CfnBucket.ServerSideEncryptionRuleProperty(
             server_side_encryption_by_default=s3.CfnBucket.ServerSideEncryptionByDefaultProperty(
                 sse_algorithm="AES256"))]))
-    cdk.Validations.of(network).acknowledge(id="CloudFormation-Validate::bucket-public", reason="a web site")
+    cdk.Validations.of(network).acknowledge(
+        cdk.Acknowledgment(id="CloudFormation-Validate::bucket-public", reason="a web site"))
     with pytest.raises(RuntimeError, match=r"efa-traffic  Net/Efa/SecurityGroup  SecurityGroupEgress: on EFA "
                                            r"interfaces, but .* out to itself; use EfaSecurityGroup"):
         app.synth()

@@ -53,7 +53,7 @@ class TrainingPolicy(cdk.CloudFormationValidatePlugin):
     `TrainingPolicy.add_to(app)` is all that an app needs. It takes the place of the engine that CDK runs
     on templates by itself, and brings that engine's own rules along: a second engine would double its seconds.
     A finding that is meant to be is acknowledged on its construct, with a reason:
-    `Validations.of(construct).acknowledge(id="CloudFormation-Validate::api-endpoint", reason="…")`.
+    `Validations.of(construct).acknowledge(Acknowledgment(id="CloudFormation-Validate::api-logs", reason="…"))`.
     """
 
     def __init__(self) -> None:
