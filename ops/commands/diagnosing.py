@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from ops.console import Console
 from ops.errors import NothingToDoError
 
 app = typer.Typer()
