@@ -7,15 +7,14 @@ from pathlib import Path
 
 import aws_cdk as cdk
 
-from eagleray.policy import TrainingPolicy
 from k8s.files import write_manifests
 from settings import Settings, SettingsError, load_settings
 from settings.placement import PLACEMENT_FILE
-from stacks.aws_solutions import AwsSolutions
 from stacks.cluster_stack import ClusterStack
 from stacks.manifest_check import wrong_manifests
 from stacks.network_stack import NetworkStack
 from stacks.platform_stack import PlatformStack
+from stacks.template_rules import hold_rules, synthesize
 from stacks.training_stack import TrainingStack
 
 
@@ -23,10 +22,8 @@ def build(app: cdk.App, settings: Settings) -> list[cdk.Stack]:
     """Add the stacks to the app, and write their Kubernetes objects into its folder.
 
     Each stack depends on the one before: they are deployed in this order and deleted in the reverse.
-    Synthesis then holds the rules of docs/security.md against the templates.
     """
-    TrainingPolicy.add_to(app)
-    cdk.Validations.of(app).add_plugins(AwsSolutions(app))
+    hold_rules(app)
     env = cdk.Environment(account=settings.account, region=settings.region)
     network = NetworkStack(app, "NetworkStack", settings=settings, env=env,
                            stack_name=f"{settings.name}-network")
@@ -52,13 +49,7 @@ def main() -> None:
     except SettingsError as error:
         sys.exit(str(error))
     stacks = build(app, settings)
-    try:
-        cdk_out = Path(app.synth().directory)
-    except RuntimeError as error:
-        # The findings are on the screen by then; under the CDK's command line it is that which stops.
-        if str(error).startswith("ValidationFailed"):
-            sys.exit(1)
-        raise
+    cdk_out = synthesize(app)
     manifests = [m for s in stacks if isinstance(s, PlatformStack | TrainingStack) for m in s.manifests]
     sys.exit(wrong_manifests(cdk_out, manifests))
 
