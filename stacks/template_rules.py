@@ -18,7 +18,7 @@ def hold_rules(app: cdk.App) -> None:
 
 
 def synthesize(app: cdk.App) -> Path:
-    """The folder of the synthesized app; where a rule stops it, its findings are on the screen and the exit is 1."""
+    """The folder of the synthesized app; exit 1 where a rule stops it, the findings on the screen."""
     try:
         return Path(app.synth().directory)
     except RuntimeError as error:

@@ -61,7 +61,8 @@ def test_cdk_nag_stops_at_what_nobody_gave_a_reason_for(tmp_path):
 
 def test_every_reason_has_a_finding_that_it_is_for(synth, monkeypatch):
     made = []
-    monkeypatch.setattr("stacks.template_rules.AwsSolutions", lambda app: made.append(AwsSolutions(app)) or made[-1])
+    monkeypatch.setattr("stacks.template_rules.AwsSolutions",
+                        lambda app: made.append(AwsSolutions(app)) or made[-1])
     synth("l4", "system.nodes=3")  # built for this test alone
     assert [one for one in ACKNOWLEDGED if one not in made[0].used] == []
     assert all(len(one.reason) > 20 for one in ACKNOWLEDGED)
