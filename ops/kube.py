@@ -77,6 +77,15 @@ class Namespace:
                 **_RAY, namespace=self.name, plural=_PLURALS[kind], body=dict(manifest),
                 _request_timeout=_SECONDS), conflict_is_well=True)
 
+    def own_config_map(self, name: str, owner: Mapping[str, Any]) -> None:
+        """Add an owner, as the API server has it, to a ConfigMap's others; Kubernetes deletes it after the last."""
+        # Without blockOwnerDeletion, for which the user could need `update` on rayjobs/finalizers. The client sends
+        # a dict as a strategic merge, which keeps the owners of other uids.
+        reference = {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["metadata"]["name"],
+                     "uid": owner["metadata"]["uid"]}
+        self._asked(f"ConfigMap {name}", lambda: self._core.patch_namespaced_config_map(
+            name, self.name, {"metadata": {"ownerReferences": [reference]}}, _request_timeout=_SECONDS))
+
     def delete(self, kind: str, name: str) -> None:
         """Ask for the end of a RayJob or ConfigMap, if it is there; a RayJob's finalizer runs afterwards."""
         if kind == "ConfigMap":

@@ -52,15 +52,18 @@ def run(wanted: Wanted, say: Callable[[str], None], cluster: Callable[[str], Nam
                                f"{settings.name}; deploy first (cdk deploy --all), or choose the context of the "
                                "cluster that has it")
     jobs = of_cluster(namespace.list("RayJob"), settings.name)
-    storage = _storage(settings, jobs, namespace)
+    config_maps = namespace.config_maps()
+    storage = _storage(settings, jobs, namespace, config_maps)
     bundle = _bundle(settings, name, storage)
     job = _job(settings, name, bundle, standing, wanted.queue_hours)
     if _is_there_already(job.name, jobs):
         say(f"RayJob {job.name} is there already, and not done: nothing was submitted")
         return job.name
     _refuse_to_disturb(jobs, wanted)
-    for manifest in further_job_objects(namespace=namespace.name, bundle=bundle, job=job):
+    *code, ray_job = further_job_objects(namespace=namespace.name, bundle=bundle, job=job)
+    for manifest in (*code, ray_job):
         namespace.create(manifest)
+    _hand_over(code, job.name, namespace, config_maps)
     say(f"RayJob {job.name} created in namespace {namespace.name} of context {namespace.context}")
     return job.name
 
@@ -89,9 +92,25 @@ def _checked_name(name: str) -> str:
     return name
 
 
-def _storage(settings: Settings, jobs: Sequence[dict[str, Any]], namespace: Namespace) -> str:
+def _hand_over(code: Sequence[dict[str, Any]], ray_job: str, namespace: Namespace,
+               before: Sequence[dict[str, Any]]) -> None:
+    """Let the ConfigMaps go when the RayJob does.
+
+    Their names are hashes of what they hold, so jobs share them. Those that nobody owned `before` are the
+    deployment's, and stay; those of another such job get one owner more, and go with the last.
+    """
+    deployed = {found["metadata"]["name"] for found in before if not found["metadata"].get("ownerReferences")}
+    owner = namespace.get("RayJob", ray_job)
+    if owner is None:
+        return  # deleted meanwhile
+    for manifest in code:
+        if (name := manifest["metadata"]["name"]) not in deployed:
+            namespace.own_config_map(name, owner)
+
+
+def _storage(settings: Settings, jobs: Sequence[dict[str, Any]], namespace: Namespace,
+             config_maps: Sequence[dict[str, Any]]) -> str:
     """Where the deployed job leaves its results, if it runs on the machines that the settings say."""
-    config_maps = namespace.config_maps()
     found = next((run for job in jobs if (run := run_of(job, config_maps))), None)
     if found is None:
         raise NothingToDoError(f"namespace {namespace.name} of context {namespace.context} has no job whose "

@@ -46,30 +46,6 @@ def read(uri: str, name: str, last_bytes: int | None = None) -> bytes | None:
         raise CommandError(f"{uri}/{name} cannot be read: {why.text}{'; ' if why.fix else ''}{why.fix}") from None
 
 
-def runs(uri: str) -> list[str]:
-    """Names of the runs in a storage (s3://bucket/runs, or a folder), those with the newest results last.
-
-    Raises:
-        CommandError: if it may not be listed.
-    """
-    if not uri.startswith("s3://"):
-        folder = Path(uri.removeprefix("file://"))
-        found = {path.parent.name: path.stat().st_mtime for path in folder.glob("*/run.json")}
-        return sorted(found, key=lambda name: found[name])
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    from ops.aws import trouble
-
-    bucket, prefix = _parts(uri)
-    try:
-        pages = _s3().get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=f"{prefix}/", Delimiter="/")
-        return [found["Prefix"].rstrip("/").rpartition("/")[2] for page in pages
-                for found in page.get("CommonPrefixes", [])]
-    except (BotoCoreError, ClientError) as error:
-        why = trouble(error)
-        raise CommandError(f"{uri} cannot be listed: {why.text}{'; ' if why.fix else ''}{why.fix}") from None
-
-
 def remove(uri: str) -> None:
     """Delete a run's folder with its checkpoints; nothing is well.
 

@@ -16,6 +16,7 @@ import yaml
 RUNNING = {"jobDeploymentStatus": "Running", "jobStatus": "RUNNING"}
 SUCCEEDED = {"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"}
 TOKEN = "let-me-in"
+_MERGE = "application/strategic-merge-patch+json"
 _PATH = re.compile(r"/(?:api/v1|apis/ray\.io/v1)(?:/namespaces/(?P<namespace>[^/]+))?/(?P<plural>\w+)"
                    r"(?:/(?P<name>[^/?]+))?(?P<log>/log)?$")
 
@@ -77,6 +78,8 @@ class FakeKubernetes:
         stored = self.objects.get((namespace, plural, name))
         if stored is None:
             return 404, {"kind": "Status", "message": f"{plural} {name} not found"}
+        if method == "PATCH":
+            return self._own(stored, body or {})
         return self._delete(plural, stored) if method == "DELETE" else (200, self._look(plural, stored))
 
     def _create(self, namespace: str, plural: str, body: dict[str, Any]) -> tuple[int, Any]:
@@ -84,9 +87,17 @@ class FakeKubernetes:
         if key in self.objects:
             return 409, {"kind": "Status", "message": f"{key[2]} already exists"}
         self.objects[key] = body
+        body["metadata"]["uid"] = f"uid-of-{key[2]}"
         self.made.append(body)
         body["script"] = list(self.statuses) if plural == "rayjobs" else []
         return 201, body
+
+    def _own(self, stored: dict[str, Any], body: dict[str, Any]) -> tuple[int, Any]:
+        """A strategic merge of ownerReferences, whose merge key is the uid; nothing else is patched here."""
+        owners = stored["metadata"].setdefault("ownerReferences", [])
+        new = body["metadata"]["ownerReferences"]
+        owners[:] = [o for o in owners if o["uid"] not in {n["uid"] for n in new}] + new
+        return 200, stored
 
     def _look(self, plural: str, stored: dict[str, Any]) -> dict[str, Any]:
         if "deletionTimestamp" in stored["metadata"]:
@@ -110,6 +121,15 @@ class FakeKubernetes:
     def _gone(self, plural: str, stored: dict[str, Any]) -> None:
         metadata = stored["metadata"]
         self.objects.pop((metadata["namespace"], plural, metadata["name"]), None)
+        self._collect_garbage()
+
+    def _collect_garbage(self) -> None:
+        """What had owners, none of which is left, goes too."""
+        uids = {stored["metadata"].get("uid") for stored in self.objects.values()}
+        for key, stored in list(self.objects.items()):
+            owners = stored["metadata"].get("ownerReferences")
+            if owners and not any(owner["uid"] in uids for owner in owners):
+                del self.objects[key]
 
     def _read_log(self, namespace: str, pod: str) -> tuple[int, Any]:
         if "pods" in {kind for _, kind, _ in self.objects} and (namespace, "pods", pod) not in self.objects:
@@ -136,6 +156,8 @@ class FakeKubernetes:
                 code, answer = 401, {"kind": "Status", "message": "Unauthorized"}
                 if self.headers.get("Authorization") == f"Bearer {TOKEN}":
                     code, answer = fake.answer(self.command, self.path, body)
+                if self.command == "PATCH" and self.headers["Content-Type"] != _MERGE:
+                    code, answer = 415, {"kind": "Status", "message": f"only {_MERGE} is understood here"}
                 data = answer.encode() if isinstance(answer, str) else json.dumps(answer).encode()
                 self.send_response(code)
                 self.send_header("Content-Type", "text/plain" if isinstance(answer, str) else "application/json")
@@ -143,7 +165,7 @@ class FakeKubernetes:
                 self.end_headers()
                 self.wfile.write(data)
 
-            do_GET = do_POST = do_DELETE = _serve  # noqa: N815
+            do_GET = do_POST = do_PATCH = do_DELETE = _serve  # noqa: N815
 
             def log_message(self, format: str, *args: Any) -> None:
                 pass

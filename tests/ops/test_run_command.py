@@ -63,6 +63,37 @@ def test_the_same_settings_are_the_same_job(app):
     assert len(app.server.made) == count
 
 
+def test_a_deleted_job_takes_its_config_maps_with_it_and_no_other_jobs(app):
+    deployed = set(app.server.names("configmaps"))
+    first = submit("training.steps=50", name="short")
+    app.server.objects["ray", "rayjobs", first]["status"] = SUCCEEDED
+    of_first = set(app.server.names("configmaps")) - deployed
+    second = submit("training.steps=60", name="short")
+    of_second = {m["metadata"]["name"] for m in app.server.made if m["kind"] == "ConfigMap"} - of_first
+    assert of_first
+    assert of_second
+    namespace = run_command.connect("ray")
+    namespace.delete("RayJob", first)
+    left = set(app.server.names("configmaps")) - deployed
+    # The code is the same, and the second job's as well; the first one's settings are gone.
+    assert of_second < left < of_first | of_second
+    namespace.delete("RayJob", second)
+    assert set(app.server.names("configmaps")) == deployed
+
+
+def test_config_maps_that_the_deployment_made_stay_when_a_job_with_the_same_code_goes(app):
+    name = submit("training.steps=50", name="short")
+    code = [m for m in app.server.made if m["kind"] == "ConfigMap" and "settings" not in m["metadata"]["name"]]
+    run_command.connect("ray").delete("RayJob", name)
+    assert code
+    for manifest in code:
+        manifest["metadata"].pop("ownerReferences")
+        app.server.add(manifest)
+    again = submit("training.steps=60", name="short")
+    run_command.connect("ray").delete("RayJob", again)
+    assert {m["metadata"]["name"] for m in code} <= set(app.server.names("configmaps"))
+
+
 def test_a_job_that_has_ended_is_not_run_twice(app):
     name = submit("training.steps=50")
     app.server.objects["ray", "rayjobs", name]["status"] = SUCCEEDED
