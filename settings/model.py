@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from difflib import get_close_matches
 from typing import Literal
@@ -10,6 +9,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from eagleray import catalog
+from settings.api_ranges import OPEN_TO_THE_WORLD, ipv4_network, keep_out_the_world
 from settings.capacity import Capacity, CapacityBlock, OnDemand
 from settings.images import DigestSettings, ImageName, RayVersion
 from settings.strict import Strict
@@ -37,7 +37,7 @@ class NetworkSettings(Strict):
     @field_validator("cidr")
     @classmethod
     def _private_range(cls, value: str) -> str:
-        network = _ipv4_network(value)
+        network = ipv4_network(value, "10.0.0.0/16")
         if not 16 <= network.prefixlen <= 22:
             raise ValueError(f"{value} is a /{network.prefixlen}; use /16 to /22, for example 10.0.0.0/16")
         if not network.is_private:
@@ -53,7 +53,8 @@ class ClusterSettings(Strict):
     kubectl_layer: Literal["v36"] = "v36"
     """kubectl that applies the manifests; must be the layer of the cluster's version."""
     api_cidrs: list[str] = []
-    """Address ranges that may reach the cluster's API from the internet; none: only from inside the VPC."""
+    """Address ranges that may reach the cluster's API from the internet, together no more than a /8; none: only
+    from inside the VPC. To let in everybody it takes the words [open-to-the-world]."""
     admin_arns: list[str] = []
     """IAM roles or users that become cluster-admin, for `kubectl`: name your own."""
     log_days: int = Field(default=30, ge=1)
@@ -84,10 +85,11 @@ class ClusterSettings(Strict):
     @field_validator("api_cidrs")
     @classmethod
     def _ranges(cls, value: list[str]) -> list[str]:
-        for cidr in value:
-            if _ipv4_network(cidr).prefixlen == 0:
-                raise ValueError("0.0.0.0/0 opens the cluster's API to the world; name your own address, "
-                                 "for example 203.0.113.7/32")
+        if OPEN_TO_THE_WORLD in value and len(value) > 1:
+            raise ValueError(f"{OPEN_TO_THE_WORLD} lets in everybody, so a range beside it means nothing; name the "
+                             "ranges alone, for example [203.0.113.7/32]")
+        if value != [OPEN_TO_THE_WORLD]:
+            keep_out_the_world(value)
         return value
 
     @field_validator("admin_arns")
@@ -100,6 +102,11 @@ class ClusterSettings(Strict):
                 raise ValueError(f"{arn} is not the ARN of a role or user; "
                                  "it looks like arn:aws:iam::123456789012:role/Admin")
         return value
+
+    @property
+    def api_is_open(self) -> bool:
+        """Whether everybody may reach the cluster's API."""
+        return self.api_cidrs == [OPEN_TO_THE_WORLD]
 
     @model_validator(mode="after")
     def _layer_matches(self) -> ClusterSettings:
@@ -287,10 +294,3 @@ class Settings(Strict):
         """The contents of train.json. The same training gets the same name, and so finds its checkpoints."""
         name = f"{self.name}-{self.training.digest()}"
         return TrainJob(name=name, training=self.training, placement=self.placement(storage))
-
-
-def _ipv4_network(text: str) -> ipaddress.IPv4Network:
-    try:
-        return ipaddress.IPv4Network(text)
-    except ValueError as error:
-        raise ValueError(f"{text} is not an address range ({error}); use for example 10.0.0.0/16") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aws_cdk import CfnOutput, Stack
+from aws_cdk import Acknowledgment, CfnOutput, Stack, Validations
 from aws_cdk.lambda_layer_kubectl_v36 import KubectlV36Layer
 from constructs import Construct
 
@@ -29,10 +29,13 @@ class ClusterStack(Stack):
             version=settings.cluster.version,
             kubectl_layer=_KUBECTL_LAYERS[settings.cluster.kubectl_layer](self, "Kubectl"),
             network=network.network,
-            api_cidrs=settings.cluster.api_cidrs,
+            api_cidrs=["0.0.0.0/0"] if settings.cluster.api_is_open else settings.cluster.api_cidrs,
             admin_arns=settings.cluster.admin_arns,
             log_days=settings.cluster.log_days,
         )
+        if settings.cluster.api_is_open:
+            Validations.of(control_plane).acknowledge(Acknowledgment(
+                id="CloudFormation-Validate::api-endpoint", reason="cluster.api_cidrs is [open-to-the-world]"))
         self.cluster = control_plane.cluster
         self.system_nodegroup = SystemNodegroup(
             self, "System",

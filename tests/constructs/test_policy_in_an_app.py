@@ -9,6 +9,7 @@ from aws_cdk import aws_s3 as s3
 
 from eagleray.network import EfaSecurityGroup
 from eagleray.policy import TrainingPolicy
+from eagleray.policy.whole_app import StackTemplate
 from stacks.aws_solutions import ACKNOWLEDGED, AwsSolutions
 
 
@@ -59,10 +60,27 @@ def test_cdk_nag_stops_at_what_nobody_gave_a_reason_for(tmp_path):
         app.synth()
 
 
-def test_every_reason_has_a_finding_that_it_is_for(synth, monkeypatch):
+@pytest.fixture(scope="module")
+def opened(synth):
+    """Our app with an API that is open to the world, and the AwsSolutions that judged it."""
     made = []
-    monkeypatch.setattr("stacks.template_rules.AwsSolutions",
-                        lambda app: made.append(AwsSolutions(app)) or made[-1])
-    synth("l4", "system.nodes=3")  # built for this test alone
-    assert [one for one in ACKNOWLEDGED if one not in made[0].used] == []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("stacks.template_rules.AwsSolutions", lambda app: made.append(AwsSolutions(app)) or made[-1])
+        app = synth("l4", "cluster.api_cidrs=[open-to-the-world]")  # built for this module alone
+    return app, made[0]
+
+
+def test_the_words_for_an_open_api_let_a_template_pass_that_a_rule_finds(opened):
+    app, _ = opened
+    network = app.only("ClusterStack", "AWS::EKS::Cluster")["ResourcesVpcConfig"]
+    assert (network["EndpointPrivateAccess"], network["PublicAccessCidrs"]) == (True, ["0.0.0.0/0"])
+    stack = StackTemplate("ClusterStack", "", {"Resources": {
+        name: {"Type": "AWS::EKS::Cluster", **one}
+        for name, one in app.resources("ClusterStack", "AWS::EKS::Cluster").items()}})
+    assert [found.rule for found in TrainingPolicy().findings([stack])[0]] == ["api-endpoint"]
+
+
+def test_every_reason_has_a_finding_that_it_is_for(opened):
+    _, judge = opened
+    assert [one for one in ACKNOWLEDGED if one not in judge.used] == []
     assert all(len(one.reason) > 20 for one in ACKNOWLEDGED)

@@ -167,6 +167,9 @@ MUTATIONS = [
     ("volume-speed", "GpuLaunchTemplate", {f"{_NODES}.BlockDeviceMappings[0].Ebs.Throughput": 500}),
     ("api-endpoint", "ControlPlaneCluster8", {"ResourcesVpcConfig.EndpointPublicAccess": True}),
     ("api-endpoint", "ControlPlaneCluster8", {"ResourcesVpcConfig": {}}),
+    *(("api-endpoint", "ControlPlaneCluster8", {"ResourcesVpcConfig.EndpointPublicAccess": True,
+                                                "ResourcesVpcConfig.PublicAccessCidrs": wide})
+      for wide in (["0.0.0.0/0"], ["203.0.113.7/32", "128.0.0.0/1"], ["::/0"])),
     ("api-logs", "ControlPlaneCluster8", {"Logging": None}),
     ("api-encryption", "ControlPlaneCluster8", {"Version": "1.27"}),
     ("api-access", "ControlPlaneCluster8", {"AccessConfig": None}),

@@ -40,6 +40,11 @@ def test_the_default_is_the_shape_of_the_aws_sample():
     assert s.cluster.api_cidrs == []
 
 
+def test_the_api_opens_to_the_world_by_the_words_alone():
+    assert load_settings("l4", "cluster.api_cidrs=[open-to-the-world]").cluster.api_is_open
+    assert not load_settings("l4", "cluster.api_cidrs=[20.0.0.0/9, 20.0.0.0/16, 20.128.0.0/9]").cluster.api_is_open
+
+
 def test_h100_has_32_efa_interfaces_and_16_workers():
     s = load_settings("h100")
     assert (s.gpu.instance_type, s.gpu.instance.efa) == ("p5.48xlarge", 32)
@@ -73,8 +78,17 @@ def test_h100_has_32_efa_interfaces_and_16_workers():
         ("cluster.version='1.99'", ["1.99 is not a version", "1.36"]),
         ("cluster.version='1.35'", ["does not match the kubectl layer v36", '"1.36"']),
         ("cluster.kubectl_layer=v30", ["kubectl layer v36 only", "1.36"]),
-        ("cluster.api_cidrs=[0.0.0.0/0]", ["opens the cluster's API to the world", "/32"]),
-        ("cluster.api_cidrs=[1.2.3]", ["not an address range"]),
+        ("cluster.api_cidrs=[0.0.0.0/0]",
+         ["0.0.0.0/0 opens the cluster's API to the world", "203.0.113.7/32", "[open-to-the-world]"]),
+        ("cluster.api_cidrs=[203.0.113.7/32, 64.0.0.0/2]", ["64.0.0.0/2 opens the cluster's API to the world"]),
+        ("cluster.api_cidrs=[20.0.0.0/9, 20.128.0.0/9, 8.8.8.8/32]",
+         ["20.0.0.0/9, 20.128.0.0/9, 8.8.8.8/32 together open the cluster's API", "[open-to-the-world]"]),
+        ("cluster.api_cidrs=['::/0']", ["::/0 is an IPv6 range", "203.0.113.7/32"]),
+        ("cluster.api_cidrs=[1.2.3]", ["not an address range", "203.0.113.7/32"]),
+        ("cluster.api_cidrs=[203.0.113.7/24]", ["host bits", "203.0.113.7/32"]),
+        ("cluster.api_cidrs=[open-to-the-wrld]", ["open-to-the-wrld is not an address range"]),
+        ("cluster.api_cidrs=open-to-the-world", ["cluster.api_cidrs = open-to-the-world", "list"]),
+        ("cluster.api_cidrs=[203.0.113.7/32, open-to-the-world]", ["a range beside it means nothing"]),
         ("cluster.admin_arns=[me]", ["not the ARN of a role or user", "arn:aws:iam::"]),
         ("cluster.admin_arns=[arn:aws:sts::123456789012:assumed-role/A/b]", ["is a session; name its role"]),
         ("gpu.worker_cpu=48", ["worker_cpu 48 does not fit g6.12xlarge", "use 47 or less"]),

@@ -6,7 +6,7 @@ import rego.v1
 # title: api-endpoint
 # description: >-
 #   The API of a cluster is open to the internet unless it is said otherwise, and so is a public one without address
-#   ranges; cdk-nag looks at clusters of the older module only
+#   ranges, or with wider ones than a /8; cdk-nag looks at clusters of the older module only
 # related_resources:
 # - ref: EKS user guide, cluster-endpoint
 violation contains v if {
@@ -15,7 +15,8 @@ violation contains v if {
 	yes(object.get(network, "EndpointPublicAccess", "true"))
 	ranges := object.get(network, "PublicAccessCidrs", ["0.0.0.0/0"])
 	some range in ranges
-	range in {"0.0.0.0/0", "::/0"}
+	is_string(range)
+	to_number(split(range, "/")[1]) < 8
 	v := make_diag_at("api-endpoint", "ERROR", name, "Properties.ResourcesVpcConfig.PublicAccessCidrs",
 		"the cluster's API is open to the world; name the addresses that may reach it, or set EndpointPublicAccess to false")
 }
