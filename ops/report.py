@@ -37,8 +37,8 @@ def render(run: Run) -> str:
     """The whole page."""
     name = (run.rehearsal or {}).get("job") or run.summary.get("name") or run.folder.name
     title = f"{run.kind.capitalize()} of {name}" if run.kind != "measured" else f"Run {name}"
-    sections = [_head(run, title), _figures(run), _curves(run), _restarts(run), _startup(run), _transport(run),
-                _replaced(run), _settings(run), _versions(run)]
+    sections = [_head(run, title), _figures(run), _curves(run), _faults_section(run), _startup(run),
+                _transport(run), _replaced(run), _settings(run), _versions(run)]
     return document(title, "\n".join(section for section in sections if section),
                     "Made by <code>eagleray report</code> from summary.json and metrics.jsonl.")
 
@@ -124,15 +124,26 @@ def _skipped(rows: Sequence[Mapping[str, Any]]) -> str:
     return f'<p class="bad">Skipped, nothing learned:</p><ul>{shown}</ul>' if lines else ""
 
 
-def _restarts(run: Run) -> str:
-    """Steps that were trained again show where a restart fell back to."""
+def _faults(run: Run) -> list[str]:
+    """Hangs, and restarts: steps that were trained again show where one fell back to."""
+    hangs = run.summary.get("hangs")
     again = [(before["step"], after["step"]) for before, after in zip(run.rows, run.rows[1:], strict=False)
              if after["step"] <= before["step"]]
     told = run.summary.get("restarts") or []
-    lines = [f"after step {before} the run went on at step {after}" for before, after in again]
-    lines += [short(item, 300) for item in (told if isinstance(told, list) else [f"workers started again: {told}"])]
-    shown = f"<ul>{''.join(f'<li>{_text(line)}</li>' for line in lines)}</ul>" if lines else "<p>None.</p>"
-    return f"<h2>Restarts</h2>{shown}"
+    lines = [f"hang: {short(reason, 300)}" for reason in (hangs if isinstance(hangs, list) else [])]
+    lines += [f"after step {before} the run went on at step {after}" for before, after in again]
+    return lines + [short(item, 300) for item in (told if isinstance(told, list) else
+                                                  [f"workers started again: {told}"])]
+
+
+def _faults_section(run: Run) -> str:
+    return f"<h2>Faults and restarts</h2>{fault_list(run)}"
+
+
+def fault_list(run: Run) -> str:
+    """Hangs and restarts of the run, as HTML."""
+    lines = _faults(run)
+    return f"<ul>{''.join(f'<li>{_text(line)}</li>' for line in lines)}</ul>" if lines else "<p>None.</p>"
 
 
 def _startup(run: Run) -> str:

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ops.curves import CURVES, svg_of_runs
-from ops.report import document, figure_pairs, leaves, table
+from ops.report import document, fault_list, figure_pairs, leaves, table
 from ops.run_folder import Run, read_run
 from ops.screen import short
+
+_ABSENT = "no such rank"
 
 
 def write_pair(first: Path, second: Path, target: Path) -> None:
@@ -29,7 +31,8 @@ def render_pair(first: Run, second: Run) -> str:
     title = " and ".join(labels)
     kinds = f'<p class="note">{escape(f"{labels[0]}: {first.kind}. {labels[1]}: {second.kind}.")}</p>'
     body = "\n".join([f"<h1>{escape(title)}</h1>", kinds, _figures(first, second, labels),
-                      _curves(first, second, labels), _settings(first, second, labels)])
+                      _curves(first, second, labels), _faults(first, second, labels),
+                      _transport(first, second, labels), _settings(first, second, labels)])
     return document(title, body, "Made by <code>eagleray report RUN OTHER</code> from summary.json, metrics.jsonl "
                                  "and run.json.")
 
@@ -54,6 +57,40 @@ def _curves(first: Run, second: Run, labels: tuple[str, str]) -> str:
     drawn = [(curve.title, svg) for curve in CURVES if (svg := svg_of_runs(curve, rows))]
     figures = "".join(f"<figure><h3>{escape(title)}</h3>{svg}</figure>" for title, svg in drawn)
     return f'<h2>Curves</h2><div class="curves">{figures}</div>'
+
+
+def _faults(first: Run, second: Run, labels: tuple[str, str]) -> str:
+    lists = "".join(f"<h3>{escape(label)}</h3>{fault_list(run)}"
+                    for label, run in zip(labels, (first, second), strict=True))
+    return f"<h2>Faults and restarts</h2>{lists}"
+
+
+def _transport(first: Run, second: Run, labels: tuple[str, str]) -> str:
+    """Rank by rank; a rank that only one of the runs had says so."""
+    left, right = _wires(first), _wires(second)
+    rows = [(rank, left.get(rank, _ABSENT), right.get(rank, _ABSENT)) for rank in dict.fromkeys([*left, *right])]
+    return "<h2>Over which wire, by rank</h2>" + table(["rank", *labels], rows) if rows else ""
+
+
+def _wires(run: Run) -> dict[str, str]:
+    """`provider efa, network Libfabric, NET/Libfabric 16` by rank, in the order of the summary."""
+    transport = run.summary.get("transport")
+    ranks = transport.get("ranks") if isinstance(transport, Mapping) else None
+    return {_rank(rank): _wire(rank) for rank in ranks or [] if isinstance(rank, Mapping)}
+
+
+def _rank(rank: Mapping[str, Any]) -> str:
+    """Its number, or its process where the log did not tell one."""
+    number = rank.get("rank")
+    return f"{rank.get('host')} process {rank.get('pid')}" if number is None else str(number)
+
+
+def _wire(rank: Mapping[str, Any]) -> str:
+    channels, errors = rank.get("channels"), rank.get("errors")
+    told = [f"{name} {rank[name]}" for name in ("provider", "network") if rank.get(name)]
+    told += [f"{name} {count}" for name, count in (channels.items() if isinstance(channels, Mapping) else ())]
+    told += [f"error {code}" for code in (errors if isinstance(errors, list) else ())]
+    return ", ".join(told) or "nothing seen"
 
 
 def _settings(first: Run, second: Run, labels: tuple[str, str]) -> str:

@@ -66,6 +66,23 @@ def test_figures_stand_side_by_side_and_only_what_differs_is_listed(two):
     assert "first 5 at step 30; second 6 at step 30" in text
 
 
+def test_wires_stand_side_by_side_by_rank_and_each_runs_faults_are_listed(tmp_path):
+    over_efa = {"verdict": "efa", "ranks": [{"rank": rank, "provider": "efa", "channels": {"NET/Libfabric": 16}}
+                                            for rank in (0, 1)]}
+    over_tcp = {"verdict": "tcp", "ranks": [{"rank": 0, "network": "Socket", "errors": ["no_eligible_provider"]}]}
+    hung = {**SUMMARY, "transport": over_tcp, "hangs": ["rank 3 stood still"]}
+    text = pair(make_run(tmp_path / "one", summary={**SUMMARY, "transport": over_efa}),
+                make_run(tmp_path / "two", summary=hung))
+    parsed(text)
+    plain = text.replace("<wbr>", "")
+    assert ('>0</th><td>provider efa, NET/Libfabric 16</td><td>network Socket, error no_eligible_provider</td>'
+            in plain)
+    assert ">1</th><td>provider efa, NET/Libfabric 16</td><td>no such rank</td>" in plain
+    one, two = text[text.index("Faults and restarts"):].split("<h3>")[1:]
+    assert "stood still" not in one
+    assert "hang: rank 3 stood still" in two
+
+
 def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path):
     text = pair(make_run(tmp_path / "one"), make_run(tmp_path / "two"))
     assert "Not both runs say what they were made of" in text
