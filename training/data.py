@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -114,8 +114,11 @@ class PackedTokens:
         return int(self._order[position]) * self._length
 
 
-def open_data(config: TrainConfig, vocabulary: int) -> Sequences:
+def open_data(config: TrainConfig, vocabulary: int, made: TokenFiles | None = None) -> Sequences:
     """The job's data.
+
+    Args:
+        made: the tokens of the job's text, where the driver had them made; None: this node makes them.
 
     Raises:
         JobError: if files or tokenizer are missing or damaged, the text is too short, or a token id is not
@@ -123,18 +126,34 @@ def open_data(config: TrainConfig, vocabulary: int) -> Sequences:
     """
     if config.data.kind == "random":
         return RandomTokens(vocabulary, config.sequence_length, config.seed)
-    found = read_tokens(config.data, config.model)
-    path, count = config.data.path, len(found.tokens)
+    found = made or read_tokens(config.data, config.model)
+    answers = found.counted is None or bool(found.counted.any())
+    check_tokens(config, vocabulary, len(found.tokens), (found.highest, found.highest_at), answers)
+    starts = found.starts if config.data.documents == "apart" else None
+    return PackedTokens(found.tokens, config.sequence_length, config.seed, found.counted, starts)
+
+
+def check_tokens(config: TrainConfig, vocabulary: int, count: int, highest: tuple[int, str], answers: bool) -> None:
+    """Whether these tokens can train this model.
+
+    Args:
+        vocabulary: of the model.
+        count: of all tokens.
+        highest: the highest token id, and where it stands.
+        answers: whether any token counts in the loss.
+
+    Raises:
+        JobError: if they cannot.
+    """
+    path = config.data.path
     if count < config.sequence_length + 1:
         raise JobError(f"training.data.path {path} holds {count} tokens; training.sequence_length "
                        f"{config.sequence_length} needs {config.sequence_length + 1} at least")
-    if found.highest >= vocabulary:
-        raise JobError(f"training.data.path {path} has token id {found.highest}, but the model's vocabulary ends "
-                       f"at {vocabulary - 1}: the tokenizer does not match the model ({found.highest_at})")
-    if found.counted is not None and not found.counted.any():
+    if highest[0] >= vocabulary:
+        raise JobError(f"training.data.path {path} has token id {highest[0]}, but the model's vocabulary ends "
+                       f"at {vocabulary - 1}: the tokenizer does not match the model ({highest[1]})")
+    if not answers:
         raise JobError(f"training.data.path {path} has no answer whose tokens count in the loss")
-    starts = found.starts if config.data.documents == "apart" else None
-    return PackedTokens(found.tokens, config.sequence_length, config.seed, found.counted, starts)
 
 
 def check_before_start(data: DataConfig) -> None:
@@ -219,13 +238,17 @@ def read_tokens(data: DataConfig, model: ModelConfig) -> TokenFiles:
     found = data_files.find_files(data)
     name, tokenizer, state = open_tokenizer(data, model)
     check_matches(tokenizer, data, model)
-    state = [state, data.kind, data.rows, data.column, *found.state]
-    digest = hashlib.sha256(repr(state).encode()).hexdigest()[:16]
 
     def make(target: Path) -> None:
         tokenise(target, found, data, tokenizer, name)
 
-    return token_files.open_folder(once_per_node(f"tokens-{digest}", make))
+    return token_files.open_folder(once_per_node(f"tokens-{digest(found, data, state)}", make))
+
+
+def digest(found: data_files.Files, data: DataConfig, tokenizer: str) -> str:
+    """Sixteen hex digits over all that decides the tokens. `tokenizer`: a digest of its files."""
+    state = [tokenizer, data.kind, data.rows, data.column, *found.state]
+    return hashlib.sha256(repr(state).encode()).hexdigest()[:16]
 
 
 def tokenise(target: Path, found: data_files.Files, data: DataConfig, tokenizer: Any, name: str) -> dict[str, Any]:
@@ -236,11 +259,24 @@ def tokenise(target: Path, found: data_files.Files, data: DataConfig, tokenizer:
     """
     if data.rows == "messages":
         chat.check_template(tokenizer, name)
-    slices = (one for part in data_files.parts(found) for one in part)
-    encoded = ((one, chat.encode(one, tokenizer)) for one in documents.documents(found, slices, data))
-    return token_files.write(target, encoded, {
-        "tokenizer": name, "rows": data.rows,
-        "files": [{"path": file.path, "bytes": file.size} for file in found.files]})
+    slices = [one for part in data_files.parts(found) for one in part]
+    return token_files.write(target, encoded(found, slices, data, tokenizer), origin(found, data, name))
+
+
+def encoded(found: data_files.Files, slices: Iterable[data_files.Slice], data: DataConfig, tokenizer: Any,
+            ) -> Iterator[tuple[documents.Document, chat.Tokens]]:
+    """The documents of the slices with their tokens, one after the other.
+
+    Raises:
+        JobError: naming file and row that cannot be used.
+    """
+    return ((one, chat.encode(one, tokenizer)) for one in documents.documents(found, slices, data))
+
+
+def origin(found: data_files.Files, data: DataConfig, name: str) -> dict[str, Any]:
+    """What the tokens of `found` are made from, for their index.json. `name`: of the tokenizer."""
+    return {"tokenizer": name, "rows": data.rows,
+            "files": [{"path": file.path, "bytes": file.size} for file in found.files]}
 
 
 def _on_this_node(path: str) -> Path:

@@ -64,6 +64,9 @@ def write(folder: Path, encoded: Iterable[tuple[Document, Tokens]], origin: dict
             ids_file.write(ids.tobytes())
             counted_file.write(counted.astype(np.uint8).tobytes())
             total, uncounted = total + len(ids), uncounted + int((~counted).sum())
+        if begins:  # a part of a file ends before the document's first token: that is the next part's first
+            starts_file.write(np.int64(total).tobytes())
+            documents += 1
     if not uncounted:
         (folder / "counted.bin").unlink()
     index = {"version": _VERSION, "tokens": total, "documents": documents, "counted": total - uncounted,

@@ -27,6 +27,7 @@ from training import checkpoint, data, metrics, model, parallel, place, step, to
 from training.checkpointing import Checkpoints
 from training.config import TrainJob
 from training.errors import AgreedError, JobError, first_line, together
+from training.final_export import export_at_end
 from training.lease import Lease
 from training.preemption import Notice
 from training.pretrained import Pretrained
@@ -35,6 +36,7 @@ from training.side_channel import SideChannel
 from training.startup import Startup
 from training.storage import RunFolder, absolute
 from training.summary import summarise
+from training.tokenising import tokenise_first, tokens_of
 
 COLLECTIVE_TIMEOUT_S = 600
 # Ray's own default for both is to try for ever.
@@ -55,17 +57,17 @@ def main(arguments: list[str]) -> int:
     except JobError as error:
         print(error, file=sys.stderr)
         return 2
-    # A job that replaces another one waits for its folder as long as it waits for its GPUs.
-    patience = float(os.environ.get("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", 0))
     try:
-        held = Lease.take(folder, job.name, lost=end_at_once, wait_seconds=patience)
+        # A job that replaces another one waits for its folder as long as it waits for its GPUs.
+        held = Lease.take(folder, job.name, lost=end_at_once, wait_seconds=patience())
     except JobError as error:
         print(f"{job.name} refused: {error}", file=sys.stderr)
         return 2
     with held:
         failure = fit(job, folder)
+        exported = export_at_end(job) if failure is None else None
         try:
-            folder.write_json("summary.json", summarise(job, folder, failure))
+            folder.write_json("summary.json", summarise(job, folder, failure, exported))
         except OSError as error:
             failure = failure or f"summary.json cannot be written to {folder.uri}: {first_line(error)}"
     ray.shutdown()  # its last words come before ours
@@ -74,6 +76,11 @@ def main(arguments: list[str]) -> int:
         return 1
     print(f"{job.name} succeeded: {folder.uri}/summary.json")
     return 0
+
+
+def patience() -> float:
+    """Seconds that Ray Train, and so everything before it, waits for nodes; 0: no limit is set."""
+    return float(os.environ.get("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", 0))
 
 
 def end_at_once(reason: str) -> None:
@@ -122,6 +129,7 @@ def fit(job: TrainJob, folder: RunFolder) -> str | None:
         folder.remove("summary.json")
         folder.remove(wire.FILE)
         start_ray(job)
+        tokenise_first(job, folder, patience() or None)
         return until_done(job)
     except ray.train.WorkerGroupError as error:
         return watchdog.reason(folder) or worker_failure(error.worker_failures)
@@ -220,7 +228,7 @@ def train(written: TrainJob, dog: watchdog.Watchdog) -> str | None:
     proof = wire.Wire(written, folder, channel, wire.Here(device, os.environ.get("NCCL_DEBUG_FILE")))
     proof.prove()
     startup.ended("wire")
-    job, reasons, architecture, sequences = together(lambda: read_inputs(written))
+    job, reasons, architecture, sequences = together(lambda: read_inputs(written, folder))
     config = job.training
     startup.ended("inputs")
 
@@ -278,7 +286,8 @@ def train(written: TrainJob, dog: watchdog.Watchdog) -> str | None:
     proof.after_last_step()
 
 
-def read_inputs(written: TrainJob) -> tuple[TrainJob, list[str], PretrainedConfig, data.Sequences]:
+def read_inputs(written: TrainJob, folder: RunFolder,
+                ) -> tuple[TrainJob, list[str], PretrainedConfig, data.Sequences]:
     """The job without `auto` and why, the model's architecture and the data; before any weights are read."""
     config = written.training
     architecture = model.read_config(config.model)
@@ -289,7 +298,8 @@ def read_inputs(written: TrainJob) -> tuple[TrainJob, list[str], PretrainedConfi
     if config.data.documents == "apart":
         model.check_documents_apart(empty)
     job, reasons = without_auto(written, lambda: ModelShape.from_config(architecture.to_dict()))
-    return job, reasons, architecture, data.open_data(config, architecture.get_text_config().vocab_size)
+    sequences = data.open_data(config, architecture.get_text_config().vocab_size, tokens_of(folder))
+    return job, reasons, architecture, sequences
 
 
 if __name__ == "__main__":
