@@ -1,4 +1,4 @@
-"""The standing Ray cluster: a head without GPU, and one worker pod on every GPU node."""
+"""The standing Ray cluster: a head without GPU, and for a job one worker pod on every GPU node."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from constructs import Construct
 
 from k8s.device_plugins import GPU_TOLERATION
 from k8s.kubernetes_object import CONFINED, CONFINED_POD, KubernetesObject, env
+from k8s.ray_autoscaler import api_access, autoscaler_options
 
 # The CUDA image asks for all GPUs, and the container hook fails where there is none.
 NO_GPU = {"NVIDIA_VISIBLE_DEVICES": "void"}
@@ -42,9 +43,10 @@ class RayPods:
 
 @dataclass(frozen=True)
 class WorkerGroup:
-    """One pod a GPU node: `nodes` of them, each with all `gpus` and `efa` interfaces of its node.
+    """One pod a GPU node: up to `nodes` of them, each with all `gpus` and `efa` interfaces of its node.
 
-    `cpu` in cores, `memory_gib` in GiB; `environment` is what the hardware demands (k8s/worker_env.py).
+    `cpu` in cores, `memory_gib` in GiB; `environment` is what the hardware demands (k8s/worker_env.py). A pod
+    may take `start_seconds` until it runs, and goes after `idle_seconds` without a job.
     """
 
     nodes: int
@@ -53,6 +55,8 @@ class WorkerGroup:
     cpu: int
     memory_gib: int
     environment: Mapping[str, str]
+    start_seconds: int
+    idle_seconds: int
 
 
 class RayCluster(KubernetesObject):
@@ -65,7 +69,7 @@ class RayCluster(KubernetesObject):
 
 
 def ray_cluster_spec(pods: RayPods, workers: WorkerGroup) -> dict[str, Any]:
-    """The `spec` of a RayCluster of fixed size.
+    """The `spec` of a RayCluster whose worker pods come and go with jobs.
 
     KubeRay ignores a changed pod template unless upgradeStrategy is Recreate. It adds /dev/shm in memory, as
     large as the memory limit, by itself.
@@ -76,6 +80,8 @@ def ray_cluster_spec(pods: RayPods, workers: WorkerGroup) -> dict[str, Any]:
         # KubeRay makes a random token, keeps it in a Secret named like this cluster and hands it to head, workers
         # and submitters by secretKeyRef (KubeRay 1.7.0, raycluster_controller.go, pod.go): it is written nowhere.
         "authOptions": {"mode": "token"},
+        "enableInTreeAutoscaling": True,
+        "autoscalerOptions": autoscaler_options(workers.idle_seconds, workers.start_seconds),
         "headGroupSpec": _head(pods),
         "workerGroupSpecs": [_workers(pods, workers)],
     }
@@ -91,12 +97,13 @@ def _head(pods: RayPods) -> dict[str, Any]:
         {"name": "gcs-server", "containerPort": 6379},
         {"name": "dashboard", "containerPort": 8265},
     ]
+    pod = _ray_pod(pods, container)
     return {
         # Whoever reaches the dashboard can run code: it gets no address outside of the cluster.
         "serviceType": "ClusterIP",
         # No tasks on the head: its death would be the death of every job.
         "rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0"},
-        "template": {"spec": _ray_pod(pods, container)},
+        "template": {"spec": {**pod, "volumes": [*pod["volumes"], api_access()]}},
     }
 
 
@@ -112,11 +119,11 @@ def _workers(pods: RayPods, workers: WorkerGroup) -> dict[str, Any]:
                                resources={"requests": amounts, "limits": dict(amounts)})
     container["volumeMounts"].append({"name": "cache", "mountPath": _CACHE})
     pod = _ray_pod(pods, container)
-    pod["volumes"].append({"name": "cache", "emptyDir": {}})  # outlives the container, not the pod
+    pod["volumes"].append({"name": "cache", "emptyDir": {}})  # outlives a training process, not the pod
     return {
         "groupName": "gpu",
-        "replicas": workers.nodes,
-        "minReplicas": workers.nodes,
+        # No `replicas`: the autoscaler's number is in the cluster, and applying this leaves it alone.
+        "minReplicas": 0,
         "maxReplicas": workers.nodes,
         "rayStartParams": {"num-gpus": amounts["nvidia.com/gpu"]},
         "template": {"spec": {**pod, "tolerations": [GPU_TOLERATION], "terminationGracePeriodSeconds": _GRACE}},
@@ -145,6 +152,5 @@ def _ray_pod(pods: RayPods, container: dict[str, Any]) -> dict[str, Any]:
         "automountServiceAccountToken": False,
         "securityContext": CONFINED_POD,
         "containers": [container],
-        # Outlives a restart of the container, so that what made it die can be read.
         "volumes": [{"name": "ray-logs", "emptyDir": {}}],
     }

@@ -34,6 +34,19 @@ def efa_plugin_image(region: str) -> str:
     return f"{accounts[region]}.dkr.ecr.{region}.amazonaws.com/{release('efa_device_plugin')['image']}"
 
 
+def autoscaler_image_tag(kubernetes: str) -> str:
+    """Tag of the Cluster Autoscaler for a Kubernetes version: it simulates that version's scheduler.
+
+    Raises:
+        ValueError: none is known.
+    """
+    tags: dict[str, str] = _load("versions.json")["cluster_autoscaler_images"]
+    if kubernetes not in tags:
+        raise ValueError(f"no Cluster Autoscaler is known for Kubernetes {kubernetes}; add its tag to "
+                         "k8s/versions.json (kubernetes/autoscaler, tags cluster-autoscaler-1.*)")
+    return tags[kubernetes]
+
+
 @cache
 def _load(name: str) -> dict[str, Any]:
     return json.loads((_HERE / name).read_text())

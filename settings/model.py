@@ -145,6 +145,8 @@ class GpuSettings(Strict):
     """Root volume in GiB."""
     capacity: Capacity = OnDemand()
     """How the instances are obtained."""
+    idle_minutes: int = Field(default=5, ge=1, le=43200)
+    """Minutes that GPU nodes stay once no job uses them; the next job brings them back. 43200 are 30 days."""
     worker_cpu: int | None = Field(default=None, ge=1)
     """CPUs of a worker pod; by default 85 % of what the node can give."""
     worker_memory_gib: int | None = Field(default=None, ge=1)

@@ -55,6 +55,7 @@ class ClusterStack(Stack):
             nodes=settings.gpu.nodes,
             volume_gib=settings.gpu.volume_gib,
             capacity=network.capacity,
+            log_days=settings.cluster.log_days,
         ).nodegroup
         CfnOutput(self, "Kubeconfig", description="Run this to let kubectl reach the cluster",
                   value=f"aws eks update-kubeconfig --name {settings.name} --region {settings.region}")

@@ -1,4 +1,4 @@
-"""What a cluster needs before it can train: device plugins and the KubeRay operator."""
+"""What a cluster needs before it can train: device plugins, the KubeRay operator and the Cluster Autoscaler."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from aws_cdk import Duration, Stack
 from aws_cdk import aws_eks_v2 as eks
 from constructs import Construct
 
+from eagleray.autoscaling import autoscaling_permissions
+from eagleray.identity import PodIdentityRole
+from k8s.cluster_autoscaler import NAMESPACE, SERVICE_ACCOUNT, cluster_autoscaler
 from k8s.kuberay import HelmRelease, kuberay_operator
 from k8s.platform import device_plugins, namespaces
 from settings.model import Settings
@@ -15,7 +18,7 @@ from stacks.manifest import apply_manifest
 
 
 class PlatformStack(Stack):
-    """Namespaces, device plugins, operator.
+    """Namespaces, device plugins, operator, autoscaler.
 
     The operator comes last and goes first: not before every Ray object is gone, since their finalizers need
     it (they are in TrainingStack, which depends on this stack), but while there are still nodes to stop it on.
@@ -38,6 +41,16 @@ class PlatformStack(Stack):
                                kuberay_operator(settings.ray.namespace, digests.kuberay_operator))
         for manifest in before_operator:
             operator.node.add_dependency(apply_manifest(self, _title(manifest), cluster, manifest))
+        self._autoscaler(settings, cluster)
+
+    def _autoscaler(self, settings: Settings, cluster: eks.Cluster) -> None:
+        identity = PodIdentityRole(self, "AutoscalerIdentity", cluster_name=settings.name, namespace=NAMESPACE,
+                                   service_account=SERVICE_ACCOUNT)
+        for statement in autoscaling_permissions(self, settings.name):
+            identity.role.add_to_policy(statement)
+        autoscaler = _helm_chart(self, "ClusterAutoscaler", cluster, cluster_autoscaler(
+            settings.name, settings.region, settings.cluster.version))
+        autoscaler.node.add_dependency(identity)  # only pods that start after the association get credentials
 
 
 def _title(manifest: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ from aws_cdk import aws_scheduler as scheduler
 from aws_cdk import aws_scheduler_targets as targets
 from constructs import Construct
 
+from eagleray.autoscaling import NodegroupScalingGroup, node_template_tags
 from eagleray.capacity import Capacity
 from eagleray.catalog import instance_type as catalog_entry
 from eagleray.cluster import TrainingCluster
@@ -64,15 +65,20 @@ class GpuNodegroup(Construct):
     for, since the AL2023 NVIDIA image does not set it. EKS replaces a node whose kubelet stays silent (auto
     repair): a job that restarts from its checkpoint needs all its nodes.
 
+    The group is made empty: the Cluster Autoscaler brings nodes for pods that need them, and takes idle ones.
+    Its size belongs to the autoscaler. CloudFormation writes the 0 once more only when the greatest size
+    changes; that job is replaced by the same deployment, and goes on from its checkpoint.
+
     Attributes:
         nodegroup: the EKS managed nodegroup.
+        scaling_group: the Auto Scaling group behind it.
     """
 
     def __init__(self, scope: Construct, construct_id: str, *, control_plane: TrainingCluster,
                  subnet: ec2.ISubnet, efa_security_group: ec2.ISecurityGroup, instance_type: str, nodes: int,
-                 volume_gib: int, capacity: Capacity) -> None:
-        """`nodes` instances of `instance_type` (one of the catalog with GPU and EFA) in `subnet`, with a root
-        volume of `volume_gib` GiB."""
+                 volume_gib: int, capacity: Capacity, log_days: int) -> None:
+        """Up to `nodes` instances of `instance_type` (one of the catalog with GPU and EFA) in `subnet`, with a
+        root volume of `volume_gib` GiB; logs of Lambdas are kept for at least `log_days` days."""
         super().__init__(scope, construct_id)
         name = f"{control_plane.name}-gpu"
         # EKS adds the cluster's own group only when a template names none.
@@ -91,6 +97,9 @@ class GpuNodegroup(Construct):
                 user_data=fast_image_pull(),
                 tag_specifications=_names(name),
             ))
+        # By the second one the autoscaler knows that a node without GPUs is not ready yet, rather than too small.
+        instance = catalog_entry(instance_type)
+        labels = {"nvidia.com/gpu.present": "true", "k8s.amazonaws.com/accelerator": str(instance.gpu)}
         self.nodegroup = eks.Nodegroup(
             self, "Nodegroup",
             cluster=cast(eks.ICluster, control_plane.cluster),
@@ -98,9 +107,8 @@ class GpuNodegroup(Construct):
             ami_type=eks.NodegroupAmiType.AL2023_X86_64_NVIDIA,
             launch_template_spec=_latest(template),
             capacity_type=capacity.nodegroup_type,
-            # A Capacity Block can launch nothing before it starts: the nodegroup waits for it empty.
-            min_size=0, desired_size=0 if capacity.starts else nodes, max_size=nodes,
-            labels={"nvidia.com/gpu.present": "true"},
+            min_size=0, desired_size=0, max_size=nodes,
+            labels=labels,
             taints=[eks.TaintSpec(key="nvidia.com/gpu", value="true", effect=eks.TaintEffect.NO_SCHEDULE)],
             enable_node_auto_repair=True,
         )
@@ -113,6 +121,9 @@ class GpuNodegroup(Construct):
         resource.update_config = eks.CfnNodegroup.UpdateConfigProperty(
             max_unavailable=1, update_strategy="MINIMAL")
         self.nodegroup.node.add_dependency(*control_plane.before_nodes)
+        self.scaling_group = NodegroupScalingGroup(
+            self, "ScalingGroup", cluster_name=control_plane.name, nodegroup=resource, log_days=log_days,
+            tags=node_template_tags(instance, labels, {"nvidia.com/gpu": "true:NoSchedule"}))
         if capacity.starts:
             self._fill_at(capacity.starts, control_plane.name, resource, nodes)
 

@@ -16,6 +16,7 @@ from k8s.rules import (  # noqa: F401
     network,
     plugins,
     pods,
+    ray_autoscaling,
     ray_clusters,
     ray_images,
     ray_jobs,

@@ -177,11 +177,12 @@ def power(world: World) -> Iterator[Fault]:
             c.autoscaling for c in world.efa_clusters if c.manifest is pod.manifest
         )
         mounts = pod.spec.get("automountServiceAccountToken", account)
-        if mounts is not False and not autoscaler:
+        if mounts is not False:
             yield pod.manifest.fault(
                 f"{pod.path}.automountServiceAccountToken",
                 "a token for the Kubernetes API lies in the pod",
-                "set it to false",
+                "set it to false"
+                + (" and mount a projected one into the autoscaler alone" if autoscaler else ""),
             )
         for path, container in pod.containers:
             if (container.get("securityContext") or {}).get("allowPrivilegeEscalation") is not False:

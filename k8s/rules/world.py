@@ -107,12 +107,13 @@ class Pod:
 
 @dataclass(frozen=True)
 class Group:
-    """A Ray head or a group of workers; `path` leads to it."""
+    """A Ray head or a group of workers; `path` leads to it. An autoscaled one is counted at its largest."""
 
     manifest: Manifest
     path: str
     role: str
     spec: dict[str, Any]
+    autoscaled: bool = False
 
     @property
     def params(self) -> dict[str, str]:
@@ -124,7 +125,8 @@ class Group:
 
     @property
     def pod(self) -> Pod:
-        count = 1 if self.role == "head" else self.spec.get("replicas", 0) * self.spec.get("numOfHosts", 1)
+        counted = "maxReplicas" if self.autoscaled and "maxReplicas" in self.spec else "replicas"
+        count = 1 if self.role == "head" else self.spec.get(counted, 0) * self.spec.get("numOfHosts", 1)
         return Pod(
             self.manifest, f"{self.path}.template.spec", self.role, self.spec.get("template") or {}, count
         )
@@ -145,7 +147,7 @@ class Cluster:
     @property
     def workers(self) -> list[Group]:
         return [
-            Group(self.manifest, f"{self.path}.workerGroupSpecs[{i}]", "worker", spec)
+            Group(self.manifest, f"{self.path}.workerGroupSpecs[{i}]", "worker", spec, self.autoscaling)
             for i, spec in enumerate(self.spec.get("workerGroupSpecs") or [])
         ]
 

@@ -37,10 +37,12 @@ def test_the_head_cannot_land_on_a_gpu_node(head_pod, submitter_pod):
     assert "tolerations" not in submitter_pod
 
 
-def test_head_operator_and_two_submitters_fit_the_system_node(synth_l4, head_pod, submitter_pod):
+def test_head_operator_autoscalers_and_two_submitters_fit_the_system_node(synth_l4, head_pod, submitter_pod):
     # Two: a job that replaces another is there before the other goes.
-    values = json.loads(synth_l4.only("PlatformStack", "Custom::AWSCDK-EKS-HelmChart")["Values"])
-    requests = [head_pod["containers"][0]["resources"]["requests"], values["resources"]["requests"],
+    charts = synth_l4.resources("PlatformStack", "Custom::AWSCDK-EKS-HelmChart").values()
+    ray_autoscaler = only(synth_l4.manifests, "RayCluster")["spec"]["autoscalerOptions"]
+    requests = [head_pod["containers"][0]["resources"]["requests"], ray_autoscaler["resources"]["requests"],
+                *(json.loads(chart["Properties"]["Values"])["resources"]["requests"] for chart in charts),
                 *2 * [submitter_pod["containers"][0]["resources"]["requests"]]]
     node = catalog.instance_type("m7i.xlarge")
     daemons_cpu, daemons_gib = 0.6, 1.0  # vpc-cni, kube-proxy, pod identity agent, two coredns
@@ -77,7 +79,7 @@ def test_gpus_are_one_number_for_kubernetes_ray_and_the_job(synth_l4, synth_h100
         job = TrainJob.model_validate_json(settings["data"]["train.json"])
         assert limits["nvidia.com/gpu"] == group["rayStartParams"]["num-gpus"] == str(gpus)
         assert job.placement.workers_per_node == gpus
-        assert job.placement.nodes == group["replicas"] == 2
+        assert job.placement.nodes == group["maxReplicas"] == 2
 
 
 @pytest.mark.parametrize(("fixture", "count"), [("synth_l4", 1), ("synth_h100", 32)])
@@ -109,8 +111,36 @@ def test_exactly_one_worker_fits_a_node(request, fixture, node):
     assert min(math.floor(f) for f in fits) == 1
 
 
-def test_the_group_has_a_fixed_size(worker_group):
-    assert worker_group["replicas"] == worker_group["minReplicas"] == worker_group["maxReplicas"] == 2
+def test_worker_pods_come_for_a_job_and_go_when_they_are_idle(synth, ray_cluster, worker_group):
+    assert ray_cluster["spec"]["enableInTreeAutoscaling"] is True
+    assert ray_cluster["spec"]["autoscalerOptions"]["idleTimeoutSeconds"] == 5 * 60
+    assert (worker_group["minReplicas"], worker_group["maxReplicas"]) == (0, 2)
+    # The number in the cluster is the autoscaler's: applying this again must not change it.
+    assert "replicas" not in worker_group
+    longer = only(synth("l4", "gpu.idle_minutes=90").manifests, "RayCluster")
+    assert longer["spec"]["autoscalerOptions"]["idleTimeoutSeconds"] == 90 * 60
+
+
+def test_a_pod_that_came_alone_waits_for_the_others(ray_cluster):
+    # v1 takes an idle pod away although a job waits for a second one.
+    assert ray_cluster["spec"]["autoscalerOptions"]["version"] == "v2"
+
+
+@pytest.mark.parametrize(("minutes", "seconds"), [(40, 3600), (600, 36000)])
+def test_the_autoscaler_gives_no_pod_up_before_the_job_does(synth, minutes, seconds):
+    cluster = only(synth("l4", f"ray.start_minutes={minutes}").manifests, "RayCluster")
+    patience = {e["name"]: e["value"] for e in cluster["spec"]["autoscalerOptions"]["env"]}
+    assert patience == {"RAY_AUTOSCALER_RECONCILE_ALLOCATE_STATUS_TIMEOUT_S": str(seconds)}
+
+
+def test_only_the_autoscaler_can_talk_to_kubernetes(ray_cluster, head_pod, worker_pod):
+    assert head_pod["automountServiceAccountToken"] is worker_pod["automountServiceAccountToken"] is False
+    (token,) = [v["name"] for v in head_pod["volumes"]
+                if any("serviceAccountToken" in s for s in v.get("projected", {}).get("sources", []))]
+    (mount,) = ray_cluster["spec"]["autoscalerOptions"]["volumeMounts"]
+    assert (mount["name"], mount["mountPath"]) == (token, "/var/run/secrets/kubernetes.io/serviceaccount")
+    assert token not in [m["name"] for m in head_pod["containers"][0]["volumeMounts"]]
+    assert token not in [v["name"] for v in worker_pod["volumes"]]
 
 
 def test_workers_tolerate_the_taint_of_the_gpu_nodegroup(synth_l4, worker_pod):
@@ -126,7 +156,7 @@ def test_no_hugepages_are_asked_for_and_shared_memory_is_left_to_kuberay(worker_
     assert "plasma-directory" not in worker_group["rayStartParams"]
 
 
-def test_what_was_compiled_and_downloaded_outlives_a_restart_of_the_container(worker_pod):
+def test_what_was_compiled_and_downloaded_outlives_the_process_that_made_it(worker_pod):
     (cache,) = [v["name"] for v in worker_pod["volumes"] if v["name"] != "ray-logs"]
     assert {"name": cache, "emptyDir": {}} in worker_pod["volumes"]
     (path,) = [m["mountPath"] for m in worker_pod["containers"][0]["volumeMounts"] if m["name"] == cache]
@@ -210,9 +240,12 @@ def test_pods_meet_the_baseline_that_their_namespace_enforces(synth_l4, ray_pods
         assert pod["securityContext"] == {"seccompProfile": {"type": "RuntimeDefault"}}
 
 
-def test_every_mount_has_its_volume(ray_pods):
-    for pod in ray_pods.values():
-        assert {m["name"] for m in pod["containers"][0]["volumeMounts"]} == {v["name"] for v in pod["volumes"]}
+def test_every_mount_has_its_volume(ray_pods, ray_cluster):
+    mounts = {name: [*pod["containers"][0]["volumeMounts"],
+                     *(ray_cluster["spec"]["autoscalerOptions"]["volumeMounts"] if name == "head" else [])]
+              for name, pod in ray_pods.items()}
+    for name, pod in ray_pods.items():
+        assert {m["name"] for m in mounts[name]} == {v["name"] for v in pod["volumes"]}
 
 
 def test_a_worker_pod_that_must_go_has_time_to_save(worker_pod):

@@ -12,7 +12,6 @@ from k8s.rules.nodes import around_app
 
 # Leaves that may be other than they are, and why. `-` before a path: it may be left out.
 FREE = {
-    "it may be another one's, which a volume waits for": r"-.*projected\.sources\[\d\]\.configMap\.name",
     "a name is a name, and what refers to it is looked at": r"metadata\.name|-metadata\.namespace",
     "the default is the same, or as good": r"-.*(updateStrategy\.type|imagePullPolicy|terminationMessagePolicy"
         r"|serviceType|dashboard-host|submissionMode|entrypointNumCpus|Replicas|replicas|hostPath\.type|runAsUser"
@@ -22,6 +21,9 @@ FREE = {
     "it lies on the system node, which has room": r"-spec\.submitterPodTemplate.*limits.*",
     "the account itself says false": r"-.*automountServiceAccountToken",
     "room that nothing asks for": r".*maxReplicas",
+    "any number is right; without one, Ray's own": r".*minReplicas|-?.*idleTimeoutSeconds|-?.*expirationSeconds"
+        r"|-?.*autoscalerOptions\.env\[0\]\.(name|value).*|-.*autoscalerOptions\.resources\.limits\..*",
+    "it may be another one's, which a volume waits for": r"-.*projected\.sources\[\d\]\.configMap\.name",
     "read by people only": r".*containers\[0\]\.name|.*groupName|-?.*ports\[\d\]\.(name|containerPort)",
     "tolerates more, or an add-on's taint that our nodes lack": r"-.*tolerations\[\d\]\.(key|operator|effect)"
         r"|.*tolerations\[0\]\.key=CriticalAddonsOnly",
@@ -115,6 +117,7 @@ def value_at(body, path):
 _GPU_POD = "spec.workerGroupSpecs[0].template.spec"
 _WORKER = f"{_GPU_POD}.containers[0]"
 _HEAD_POD = "spec.headGroupSpec.template.spec"
+_API = f"{_HEAD_POD}.volumes[1].projected"
 _SUBMITTER = "spec.submitterPodTemplate.spec"
 _CODE = f"{_SUBMITTER}.volumes[0].projected"
 _EIGHT = dict.fromkeys(["nvidia.com/gpu"], "2") | {"vpc.amazonaws.com/efa": "1", "cpu": "20", "memory": "80Gi"}
@@ -139,8 +142,19 @@ MUTATIONS = [
     ("plugin-priority", "DaemonSet", {"spec.template.spec.priorityClassName": None}),
     ("plugin-access", "DaemonSet", {"spec.template.spec.volumes[0].hostPath.path": "/tmp"}),
     ("plugin-missing", "DaemonSet", {"spec.template.spec.containers[0].image": "pause:3"}),
-    ("node-room", "RayCluster",
-     {"spec.workerGroupSpecs[0].replicas": 3, "spec.workerGroupSpecs[0].maxReplicas": 3}),
+    ("node-room", "RayCluster", {"spec.workerGroupSpecs[0].maxReplicas": 3}),
+    ("autoscaler-access", "RayCluster", {"spec.autoscalerOptions.volumeMounts": None}),
+    ("autoscaler-access", "RayCluster", {"spec.autoscalerOptions.volumeMounts[0].mountPath": "/token"}),
+    ("autoscaler-access", "RayCluster", {f"{_API}.sources[0].serviceAccountToken.path": "t"}),
+    ("autoscaler-access", "RayCluster", {f"{_API}.sources[1].configMap": None}),
+    ("autoscaler-gang", "RayCluster", {"spec.autoscalerOptions.version": "v1"}),
+    ("autoscaler-gang", "RayCluster", {"spec.autoscalerOptions": None}),
+    ("autoscaler-gang", "RayCluster", {"spec.enableInTreeAutoscaling": None}),
+    ("autoscaler-number", "RayCluster", {"spec.workerGroupSpecs[0].replicas": 2}),
+    ("autoscaler-container", "RayCluster", {"spec.autoscalerOptions.resources.requests.memory": "2Gi"}),
+    ("autoscaler-container", "RayCluster", {"spec.autoscalerOptions.resources.limits.cpu": "half"}),
+    ("autoscaler-container", "RayCluster", {"spec.autoscalerOptions.securityContext": None}),
+    ("autoscaler-idle", "RayCluster", {"spec.autoscalerOptions.idleTimeoutSeconds": 5}),
     ("efa-share", "RayCluster", {f"{_WORKER}.resources": {"requests": _EIGHT, "limits": _EIGHT},
                                  "spec.workerGroupSpecs[0].rayStartParams.num-gpus": "2"}),
     ("efa-device", "RayCluster", {f"{_WORKER}.resources.limits.vpc|amazonaws|com/efa": None,

@@ -88,7 +88,7 @@ def test_spot_nodes_are_spot_in_the_nodegroup_and_count_towards_the_spot_quota(s
     group, template = gpu(synth_spot)
     assert group["CapacityType"] == "SPOT"
     assert group["InstanceTypes"] == ["g6.12xlarge"]
-    assert (group["ScalingConfig"]["MinSize"], group["ScalingConfig"]["DesiredSize"]) == (0, 2)
+    assert (group["ScalingConfig"]["MinSize"], group["ScalingConfig"]["MaxSize"]) == (0, 2)
     assert not template.keys() & {"InstanceMarketOptions", "CapacityReservationSpecification", "InstanceType"}
     assert "GroupName" in template["Placement"]
     asked = gate(synth_spot)
@@ -168,11 +168,11 @@ def test_its_nodes_come_when_it_starts_and_not_before(synth_block):
     assert (asked["Kind"], asked["Starts"]) == ("capacity-block", "2026-12-10T11:30:00Z")
 
 
-def test_a_block_that_has_started_gets_its_nodes_at_once(synth):
+def test_a_block_that_has_started_gets_its_nodes_when_a_job_needs_them(synth):
     block = "gpu.capacity={kind: capacity-block, id: cr-0123456789abcdef0}"
     started = synth("l4", f"gpu.instance_type=p5.48xlarge,{block}")
     group, _ = gpu(started)
-    assert group["ScalingConfig"]["DesiredSize"] == 2
+    assert group["ScalingConfig"] == {"MinSize": 0, "DesiredSize": 0, "MaxSize": 2}
     assert not started.resources("ClusterStack", "AWS::Scheduler::Schedule")
     assert "Starts" not in gate(started)
 

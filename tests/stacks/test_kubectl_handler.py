@@ -107,7 +107,7 @@ def test_kubectl_gets_every_object_as_in_its_file(synth_l4, run, request_type, v
 
 
 def test_helm_installs_the_operator_and_waits_for_it(synth_l4, run):
-    chart = synth_l4.only("PlatformStack", CHART)
+    chart = synth_l4.only("PlatformStack", CHART, Release="kuberay-operator")
     _, helm = run("Create", CHART, chart)
     options = helm["command"]
     assert options[:4] == ["helm", "upgrade", "kuberay-operator", "kuberay-operator"]
@@ -120,6 +120,6 @@ def test_helm_installs_the_operator_and_waits_for_it(synth_l4, run):
 
 
 def test_helm_uninstalls_what_it_installed(synth_l4, run):
-    _, helm = run("Delete", CHART, synth_l4.only("PlatformStack", CHART))
+    _, helm = run("Delete", CHART, synth_l4.only("PlatformStack", CHART, Release="kuberay-operator"))
     assert helm["command"][:3] == ["helm", "uninstall", "kuberay-operator"]
     assert helm["command"][helm["command"].index("--namespace") + 1] == "kuberay-operator"

@@ -120,7 +120,7 @@ def test_no_change_changes_nothing(synth_l4, unchanged):
 def test_more_nodes_grow_the_cluster_and_make_another_job(synth_l4, synth):
     more = synth("l4", "gpu.nodes=4")
     assert applied(more)["RayCluster"][0] == applied(synth_l4)["RayCluster"][0]
-    assert applied(more)["RayCluster"][1]["spec"]["workerGroupSpecs"][0]["replicas"] == 4
+    assert applied(more)["RayCluster"][1]["spec"]["workerGroupSpecs"][0]["maxReplicas"] == 4
     assert applied(more)["RayJob"][0] != applied(synth_l4)["RayJob"][0]
 
 
