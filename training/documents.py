@@ -16,6 +16,8 @@ from training.errors import JobError, first_line
 
 _PIECE = 1 << 20
 """Bytes of a text file at once, cut at a line's end: bounds the tokenizer's memory."""
+_MOST_ROW = 256 << 20
+"""Bytes of one packed row: a few KiB may unpack into one that fills a node's memory."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +151,9 @@ def _unpacked(filesystem: fs.FileSystem, path: str, name: str) -> Iterator[tuple
                 whole, newline, rest = lines.rpartition(b"\n")
                 lines = whole + newline
             row += lines.count(b"\n")
+            if len(rest) > _MOST_ROW:
+                raise JobError(f"training.data.path: {name} row {row + 1} unpacks into more than "
+                               f"{_MOST_ROW >> 20} MiB; split it, or leave it out")
             if lines:
                 yield 0, lines
 

@@ -39,6 +39,7 @@ from training.summary import summarise
 from training.tokenising import tokenise_first, tokens_of
 
 COLLECTIVE_TIMEOUT_S = 600
+MOST_JOB_BYTES = 1 << 20
 # Ray's own default for both is to try for ever.
 CONTROLLER_FAILURES = 3
 PREEMPTIONS = 50
@@ -96,13 +97,18 @@ def read_job(path: Path) -> TrainJob:
         JobError: one line with the file, the setting, what is wrong.
     """
     try:
-        job = TrainJob.model_validate_json(path.read_text())
+        with path.open("rb") as stream:
+            written = stream.read(MOST_JOB_BYTES + 1)
+        if len(written) > MOST_JOB_BYTES:
+            raise JobError(f"{path}: larger than 1 MiB; a job is a few KiB, and no ConfigMap holds more")
+        job = TrainJob.model_validate_json(written)
     except OSError as error:
         raise JobError(f"{path}: {error.strerror}") from error
     except ValidationError as error:
         found = [(".".join(map(str, e["loc"])), e["msg"].removeprefix("Value error, ")) for e in error.errors()]
-        what = "; ".join(f"{where}: {text}" if where else text for where, text in found)
-        raise JobError(f"{path}: {what}") from error
+        what = "; ".join(f"{where}: {text}" if where else text for where, text in found[:20])
+        what += f"; and {len(found) - 20} more" if len(found) > 20 else ""
+        raise JobError(f"{path}: " + "".join(c if c.isprintable() else "?" for c in what[:2000])) from error
     placement = job.placement.model_copy(update={"storage": absolute(job.placement.storage)})
     return job.model_copy(update={"placement": placement})
 
