@@ -63,10 +63,12 @@ class TrainConfig(Strict):
     """Worker failures that the run recovers from before it gives up."""
     max_skipped_steps: int = Field(default=5, ge=0)
     """Steps in a row that may be skipped because loss or gradient is not finite; one more ends the run."""
+    export: Literal["none", "bf16", "fp32"] = "none"
+    """The model as a Hugging Face folder in the run's `model/` after the last step: in bf16, in fp32, or none."""
 
     def digest(self) -> str:
-        """Twelve hex digits over all that decides what is trained; wire, patience and checkpoints do not."""
-        beside = {"checkpoint", "transport", "fabric", "hang", "max_skipped_steps"}
+        """Twelve hex digits over all that decides what is trained; wire, patience and what is kept do not."""
+        beside = {"checkpoint", "transport", "fabric", "hang", "max_skipped_steps", "export"}
         return digest(self.model_dump(mode="json", exclude=beside))
 
     @model_validator(mode="before")

@@ -15,13 +15,15 @@ _UNREAD = {"code": "not_looked_at", "detail": "the job ended before it looked at
 _HIGHEST = ("memory_gib", "memory_reserved_gib", "alloc_retries")
 
 
-def summarise(job: TrainJob, folder: RunFolder, failure: str | None) -> dict[str, Any]:
+def summarise(job: TrainJob, folder: RunFolder, failure: str | None,
+              exported: dict[str, str | None] | None = None) -> dict[str, Any]:
     """The summary of a run that has ended.
 
     Args:
         job: what was to run.
         folder: of the run.
         failure: the reason in one line; None for a run that succeeded.
+        exported: what became of the model at the end (final_export.py); None where none was to be written.
 
     Returns:
         `tokens_per_second` and `mfu` are medians over steps, `step_seconds` their percentiles; a start's first
@@ -55,6 +57,7 @@ def summarise(job: TrainJob, folder: RunFolder, failure: str | None) -> dict[str
         "startup": startup,
         "hangs": watchdog.hangs(folder),
         "checkpoint": None if newest is None else f"{folder.uri}/{checkpoint.checkpoint_path(newest)}",
+        "model": exported,
         "versions": run.get("versions", {}),
         "config_hash": job.config_hash(),
     }
