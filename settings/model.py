@@ -208,7 +208,7 @@ class RaySettings(Strict):
     namespace: str = Field(default="ray", pattern=r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$")
     """Kubernetes namespace of the Ray cluster and its jobs; destroy TrainingStack before you change it."""
     start_minutes: int = Field(default=40, ge=5, le=600)
-    """Minutes a job may wait for nodes, image and workers before it fails."""
+    """Minutes that a job waits for nodes, image and workers; Ray Train tries up to four times before it fails."""
     run_hours: int = Field(default=24, ge=1, le=720)
     """Hours after which a job is stopped, whatever it does."""
 

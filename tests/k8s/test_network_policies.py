@@ -121,7 +121,7 @@ def test_policies_are_enforced_and_there_before_the_pods(synth_l4):
     by_kind = {name: r["Properties"]["Manifest"] for name, r in resources.items()}
     policies = {name for name, text in by_kind.items() if '"kind":"NetworkPolicy"' in str(text)}
     (cluster,) = [name for name, text in by_kind.items() if '"kind":"RayCluster"' in str(text)]
-    assert len(policies) == 4
+    assert len(policies) == 5
     assert policies <= set(resources[cluster]["DependsOn"])
 
 

@@ -35,6 +35,8 @@ FREE = {
         r"|NCCL_SHM_USE_CUDA_MEMCPY|NVIDIA_DRIVER_CAPABILITIES|=/cache.*|=1|=compute,utility)",
     "lost with the pod, not broken": r".*mountPath=/(tmp/ray|cache)",
     "for Neuron, which no node of ours has": r".*=/opt/aws/neuron",
+    "the only head in the namespace": r"-spec\.podSelector\.matchLabels\.ray\|io/cluster",
+    "less time to save before a node goes, not broken": r"-?.*env\[\d+\]\.(name|value)RAY_GRACEFUL_SHUTDOWN_.*",
     "private, not broken": r"-?.*env\[\d+\]\.(name|value)RAY_USAGE_STATS_ENABLED",
     "the image's default is the same": r".*name=NVIDIA_VISIBLE_DEVICES",
 }

@@ -10,6 +10,10 @@ MANIFEST = "Custom::AWSCDK-EKS-KubernetesResource"
 CHART = "Custom::AWSCDK-EKS-HelmChart"
 
 
+def operator_values(synth):
+    return json.loads(synth.only(STACK, CHART, Release="kuberay-operator")["Values"])
+
+
 def applied(synth):
     """Objects of the stack's manifests, by logical id."""
     return {name: json.loads(resource["Properties"]["Manifest"])[0]
@@ -74,7 +78,7 @@ def test_the_operators_namespace_takes_no_pod_with_more_rights_than_the_charts_o
               for m in synth_l4.manifests if m["kind"] == "Namespace"}
     assert levels == {"kuberay-operator": "restricted", "ray": "baseline"}
     # The chart's own are those of a restricted pod; given here, they would replace them.
-    assert not {"securityContext", "podSecurityContext"} & set(json.loads(synth_l4.only(STACK, CHART)["Values"]))
+    assert not {"securityContext", "podSecurityContext"} & set(operator_values(synth_l4))
 
 
 def test_every_image_can_be_pinned_by_its_digest(synth):
@@ -82,7 +86,7 @@ def test_every_image_can_be_pinned_by_its_digest(synth):
     image = f"registry.example/ray@{digests[3]}"
     app = synth("l4", f'ray.image="{image}",digests.kuberay_operator="{digests[0]}",'
                 f'digests.nvidia_device_plugin="{digests[1]}",digests.efa_device_plugin="{digests[2]}"')
-    operator = json.loads(app.only(STACK, CHART)["Values"])["image"]
+    operator = operator_values(app)["image"]
     # The chart joins the two with a colon.
     assert f"{operator['repository']}:{operator['tag']}" == f"quay.io/kuberay/operator:v1.7.0@{digests[0]}"
     pods = {m["metadata"]["name"]: m["spec"]["template"]["spec"] for m in app.manifests if m["kind"] == "DaemonSet"}

@@ -84,7 +84,8 @@ def test_workers_learn_real_text_one_death_costs_nothing_and_one_too_many_ends_t
     assert last == f"tiny failed: {summary['reason']}"
     assert summary["last_loss"] < summary["first_loss"] - 0.5
     assert summary["versions"].keys() >= {"torch", "transformers", "ray", "python"}
-    assert Path(summary["checkpoint"]).name == "step-00000008"
+    # that of step 8 is written while training goes on, and may have been on its way when the rank died
+    assert Path(summary["checkpoint"]).name in ("step-00000004", "step-00000008")
 
     undisturbed = text_job(corpus)
     undisturbed["placement"]["storage"] = str(tmp_path / "undisturbed")
