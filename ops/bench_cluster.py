@@ -44,15 +44,15 @@ class ClusterBackEnd:
         """Run to the end and leave summary.json, metrics.jsonl and job.log in `folder`.
 
         A RayJob of that name that is there (this command was killed) is followed, not made again. Whatever
-        happens, the RayJob and its ConfigMap are deleted.
+        happens, the RayJob and its ConfigMaps are deleted.
 
         Raises:
             CommandError: if the run fails, is not done in time, or cannot be deleted.
         """
-        code, ray_job = objects
+        *config_maps, ray_job = objects
         failure = None
         try:
-            self._start(run, code, ray_job)
+            self._start(run, objects)
             self._wait(run, ray_job["spec"].get("preRunningDeadlineSeconds", 0))
             run_storage.fetch(f"{self.storage}/{run.name}", folder)
         except CommandError as error:
@@ -60,10 +60,10 @@ class ClusterBackEnd:
             raise
         finally:
             self.signals.clean_up_undisturbed()
-            self._clean_up(run, code["metadata"]["name"], folder, failure)
+            self._clean_up(run, [one["metadata"]["name"] for one in config_maps], folder, failure)
         self._forget(run)
 
-    def _start(self, run: PlannedRun, code: dict[str, Any], ray_job: dict[str, Any]) -> None:
+    def _start(self, run: PlannedRun, objects: Sequence[dict[str, Any]]) -> None:
         there = self.namespace.get("RayJob", run.name)
         if there and "deletionTimestamp" in there["metadata"]:
             self._wait_until_gone(run.name)
@@ -72,8 +72,8 @@ class ClusterBackEnd:
             self.screen.line(f"{run.label}: RayJob {run.name} is there already; following it")
             return
         run_storage.remove(f"{self.storage}/{run.name}")  # what an interrupted attempt left
-        self.namespace.create(code)
-        self.namespace.create(ray_job)
+        for manifest in objects:
+            self.namespace.create(manifest)
         self.screen.line(f"{run.label}: RayJob {run.name} created")
 
     def _wait(self, run: PlannedRun, start_seconds: int) -> None:
@@ -133,7 +133,8 @@ class ClusterBackEnd:
         tail = "".join(f"\n  | {line}" for line in log.splitlines())
         raise CommandError(f"run {run.label} (RayJob {run.name}) failed: {why or 'KubeRay names no reason'}{tail}")
 
-    def _clean_up(self, run: PlannedRun, code: str, folder: Path, failure: CommandError | None) -> None:
+    def _clean_up(self, run: PlannedRun, config_maps: Sequence[str], folder: Path,
+                  failure: CommandError | None) -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "job.log").write_text(self.namespace.submitter_log(run.name))
@@ -141,13 +142,15 @@ class ClusterBackEnd:
             self.screen.line(f"{run.label}: its log cannot be had: {error}")
         try:
             self.namespace.delete("RayJob", run.name)
-            self.namespace.delete("ConfigMap", code)
+            for name in config_maps:
+                self.namespace.delete("ConfigMap", name)
             self._wait_until_gone(run.name)
         except KubeError as error:
             first = "" if failure is None else f"{failure}\nand "
             raise CommandError(
                 f"{first}RayJob {run.name} could not be deleted ({error}); it may still run and cost money: "
-                f"kubectl --namespace {self.namespace.name} delete rayjob/{run.name} configmap/{code}") from None
+                f"kubectl --namespace {self.namespace.name} delete rayjob/{run.name} "
+                f"{' '.join(f'configmap/{name}' for name in config_maps)}") from None
         self.screen.line(f"{run.label}: RayJob {run.name} deleted")
 
     def _wait_until_gone(self, name: str) -> None:

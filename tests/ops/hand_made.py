@@ -11,14 +11,20 @@ CODE = "/home/ray/job"
 
 
 def objects(files: dict[str, str] | None = None) -> dict[str, dict[str, Any]]:
-    """RayJob, RayCluster and ConfigMap by kind; `files` are the code by path, train.json is added."""
+    """RayJob, RayCluster and ConfigMap by kind; `files` are the code by path. "Settings" is the ConfigMap of
+    train.json."""
     job = Settings().train_job("s3://<checkpoint-bucket>/runs")
-    files = {**(files or {"training/__init__.py": "", "training/train.py": "print('hello')\n"}),
-             "train.json": job.model_dump_json(indent=2)}
+    files = files or {"training/__init__.py": "", "training/train.py": "print('hello')\n"}
     keys = {path: path.replace("/", "__") for path in files}
-    config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "code-1a2b", "namespace": "ray"},
-                  "immutable": True, "data": {keys[path]: text for path, text in files.items()}}
-    return {"ConfigMap": config_map, "RayCluster": _cluster(), "RayJob": _job(job.name, keys)}
+    return {
+        "Settings": _config_map("settings-1a2b", {"train.json": job.model_dump_json(indent=2)}),
+        "ConfigMap": _config_map("code-1a2b", {keys[path]: text for path, text in files.items()}),
+        "RayCluster": _cluster(), "RayJob": _job(job.name, keys)}
+
+
+def _config_map(name: str, data: dict[str, str]) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "ray"},
+            "immutable": True, "data": data}
 
 
 def write(folder: Path, found: dict[str, dict[str, Any]]) -> Path:
@@ -39,8 +45,10 @@ def _job(name: str, keys: dict[str, str]) -> dict[str, Any]:
         "restartPolicy": "Never",
         "containers": [{"name": "submitter", "image": "image:1",
                         "volumeMounts": [{"name": "code", "mountPath": CODE, "readOnly": True}]}],
-        "volumes": [{"name": "code", "configMap": {"name": "code-1a2b", "items": [
-            {"key": key, "path": path} for path, key in keys.items()]}}]}}
+        "volumes": [{"name": "code", "projected": {"sources": [
+            {"configMap": {"name": "settings-1a2b", "items": [{"key": "train.json", "path": "train.json"}]}},
+            {"configMap": {"name": "code-1a2b", "items": [
+                {"key": key, "path": path} for path, key in keys.items()]}}]}}]}}
     return {"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": {"name": name, "namespace": "ray"},
             "spec": {"clusterSelector": {"ray.io/cluster": "eagleray"}, "activeDeadlineSeconds": 88800,
                      "entrypoint": "python -m training.train train.json",

@@ -49,7 +49,7 @@ class Standing:
         self.server, self.storage = server, folder / "bucket"
         objects = hand_made.objects()
         server.add(objects["RayCluster"], state="ready")
-        settings = objects["ConfigMap"]
+        settings = objects["Settings"]
         text = settings["data"]["train.json"].replace("s3://<checkpoint-bucket>/runs", str(self.storage))
         server.add({**settings, "data": {**settings["data"], "train.json": text}})
         self.run = json.loads(text)["name"]

@@ -27,10 +27,10 @@ class Deployed:
         hand_made.write(folder, objects)
         server.add(objects["RayCluster"], state="ready")
         server.add(objects["RayJob"], **FINISHED)
-        code = objects["ConfigMap"]
-        deployed = code["data"]["train.json"].replace("s3://<checkpoint-bucket>/runs", str(self.storage))
-        server.add({**code, "metadata": {**code["metadata"], "name": "eagleray-settings-1a2b"},
-                    "data": {**code["data"], "train.json": deployed}})
+        settings = objects["Settings"]
+        deployed = settings["data"]["train.json"].replace("s3://<checkpoint-bucket>/runs", str(self.storage))
+        server.add({**settings, "metadata": {**settings["metadata"], "name": "eagleray-settings-1a2b"},
+                    "data": {"train.json": deployed}})
         server.on_look = self.leave_results
 
     def leave_results(self, job):
@@ -170,7 +170,7 @@ def test_ctrl_c_during_a_clean_up_loses_no_finished_run(app):
 def test_a_job_that_outlived_this_command_is_followed(app, capsys):
     assert interrupted(app, after_runs=0) == 130
     first = next(o for o in app.server.made if o["kind"] == "RayJob")
-    for left in app.server.made[:2]:  # as after kill -9: nobody deleted them
+    for left in app.server.made[:3]:  # as after kill -9: nobody deleted them
         app.server.add({**left, "script": [RUNNING, SUCCEEDED]})
     assert app.bench(repeats="2") == 0
     assert f"{first['metadata']['name']} is there already" in capsys.readouterr().out

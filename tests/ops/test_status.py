@@ -230,8 +230,8 @@ def test_a_storage_that_cannot_be_read_leaves_what_the_log_says(app, monkeypatch
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
-    code = app.server.objects["ray", "configmaps", "code-1a2b"]
-    code["data"]["train.json"] = code["data"]["train.json"].replace(str(app.storage), "s3://somewhere/runs")
+    settings = app.server.objects["ray", "configmaps", "settings-1a2b"]["data"]
+    settings["train.json"] = settings["train.json"].replace(str(app.storage), "s3://somewhere/runs")
     text = flat(shown())
     assert "step 40 of 200" in text
     assert "run.json cannot be read: no AWS credentials" in text

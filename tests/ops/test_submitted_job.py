@@ -107,7 +107,7 @@ def test_an_entrypoint_that_names_no_settings(tmp_path):
 
 def test_settings_of_another_version(tmp_path):
     found = hand_made.objects()
-    found["ConfigMap"]["data"]["train.json"] = '{"name": "x", "training": {"stepz": 1}}'
+    found["Settings"]["data"]["train.json"] = '{"name": "x", "training": {"stepz": 1}}'
     message = refusal(tmp_path, found)
     assert "stepz" in message
     assert "make synth" in message
