@@ -57,17 +57,17 @@ def newest(folder: RunFolder) -> int | None:
 
 def complete_steps(folder: RunFolder) -> list[int]:
     """Steps of the checkpoints that have their mark and every file in its size, oldest first."""
-    return [step for step in marked_steps(folder) if problem(folder, step) is None]
+    return [step for step in _steps(folder) if _is_whole(folder, step)]
 
 
 def marked_steps(folder: RunFolder) -> list[int]:
     """Steps of the checkpoints that were once complete, damaged since or not, oldest first."""
-    return [step for step in _steps(folder) if folder.read_text(f"{checkpoint_path(step)}/{MARK}") is not None]
+    return _steps_with(folder, MARK)
 
 
 def set_aside_steps(folder: RunFolder) -> list[int]:
     """Steps of the checkpoints that `set_aside` found damaged, oldest first."""
-    return [step for step in _steps(folder) if folder.read_text(f"{checkpoint_path(step)}/{DAMAGED}") is not None]
+    return _steps_with(folder, DAMAGED)
 
 
 def read_record(folder: RunFolder, step: int) -> Record:
@@ -91,15 +91,6 @@ def read_record(folder: RunFolder, step: int) -> Record:
         if sizes[name] != check.size:
             raise DamagedError(f"{path}/{name} has {sizes[name]} bytes; {check.size} were written")
     return record
-
-
-def problem(folder: RunFolder, step: int) -> str | None:
-    """What is wrong with a marked checkpoint, as far as sizes tell; None: nothing."""
-    try:
-        read_record(folder, step)
-    except DamagedError as error:
-        return str(error)
-    return None
 
 
 def complete(folder: RunFolder, step: int, files: dict[str, FileCheck], **facts: Any) -> None:
@@ -145,3 +136,16 @@ def remove_old(folder: RunFolder, keep: int, keep_every: int) -> None:
 def _steps(folder: RunFolder) -> list[int]:
     names = (name.removeprefix("step-") for name in folder.folders("checkpoints") if name.startswith("step-"))
     return sorted(int(name) for name in names if name.isdecimal())
+
+
+def _steps_with(folder: RunFolder, name: str) -> list[int]:
+    return [step for step in _steps(folder) if folder.read_text(f"{checkpoint_path(step)}/{name}") is not None]
+
+
+def _is_whole(folder: RunFolder, step: int) -> bool:
+    """As far as sizes tell."""
+    try:
+        read_record(folder, step)
+    except DamagedError:
+        return False
+    return True

@@ -19,6 +19,7 @@ from training import checkpoint
 from training.checkpoint import FileCheck, checkpoint_path
 from training.checkpoint_files import ShardWriter
 from training.errors import first_line
+from training.gather import gathered
 from training.metrics import MetricsLog
 from training.sections import CheckpointConfig
 from training.storage import RunFolder
@@ -44,9 +45,7 @@ class SavingGroup:
 
     def gather(self, mine: Any) -> list[Any]:
         """What each rank gave, by rank, on every rank."""
-        found: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(found, mine, group=self.group)
-        return found
+        return gathered(mine, self.group)
 
     def from_rank_zero(self, action: Callable[[], Result]) -> Result:
         """What `action()` returned on rank 0, on every rank; an OSError that it raised there is raised on all."""

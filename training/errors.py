@@ -7,6 +7,8 @@ from typing import TypeVar
 
 import torch.distributed as dist
 
+from training.gather import gathered
+
 Result = TypeVar("Result")
 
 
@@ -36,9 +38,7 @@ def together(action: Callable[[], Result], group: dist.ProcessGroup | None = Non
         result = action()
     except JobError as error:
         failure = str(error)
-    failures: list[str | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(failures, failure, group=group)
-    reason = next((text for text in failures if text), None)
+    reason = next((text for text in gathered(failure, group) if text), None)
     if reason is not None:
         raise AgreedError(reason)
     return result  # pyright: ignore[reportReturnType]

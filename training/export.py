@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -17,7 +18,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PretrainedConfig
 
-from training import checkpoint
+from training import checkpoint, model_folder
 from training.checkpoint_files import ShardReader
 from training.config import TrainConfig
 from training.errors import JobError, first_line
@@ -151,17 +152,15 @@ def _write_others(config: PretrainedConfig, training: TrainConfig, target: Path,
     written.architectures = [type(empty_model(config).model).__name__]
     written.save_pretrained(target)
     named = training.model.architecture is None
-    name, revision = (training.model.name, training.model.revision) if named else (training.data.tokenizer, None)
-    if training.data.tokenizer:
-        name, revision = training.data.tokenizer, None
-    if name is not None:
+    if named or training.data.tokenizer:
+        source = model_folder.of_tokenizer(training.data, training.model)
         try:
-            AutoTokenizer.from_pretrained(name, revision=revision).save_pretrained(target)
+            AutoTokenizer.from_pretrained(model_folder.small_files(source)).save_pretrained(target)
         except (OSError, ValueError) as error:
-            print(f"no tokenizer was written: {name}: {first_line(error)}")
-    try:
-        generation = GenerationConfig.from_pretrained(training.model.name, revision=training.model.revision) \
-            if named else GenerationConfig.from_model_config(config)
-    except OSError:  # not every model has one
-        generation = GenerationConfig.from_model_config(config)
+            print(f"no tokenizer was written: {source.name}: {first_line(error)}")
+    generation = GenerationConfig.from_model_config(config)
+    if named:
+        with suppress(OSError):  # not every model has one
+            generation = GenerationConfig.from_pretrained(
+                model_folder.small_files(model_folder.of_model(training.model)))
     generation.save_pretrained(target)

@@ -7,7 +7,6 @@ import tempfile
 from pathlib import Path
 
 import ray
-from pyarrow import fs
 from ray.exceptions import RayError
 
 from training.config import TrainJob
@@ -57,10 +56,7 @@ def write_model(job: dict[str, object]) -> tuple[str | None, str | None]:
             folder.remove(MODEL)
             files = [path.relative_to(made) for path in made.rglob("*") if path.is_file()]
             for file in sorted(files, key=lambda file: file.name == "config.json"):
-                target = folder.path(f"{MODEL}/{file}")
-                folder.filesystem.create_dir(target.rpartition("/")[0], recursive=True)
-                fs.copy_files(str(made / file), target, source_filesystem=fs.LocalFileSystem(),
-                              destination_filesystem=folder.filesystem)
+                folder.put(made / file, f"{MODEL}/{file}")
         return f"{folder.uri}/{MODEL}", None
     except Exception as error:  # whatever it is, the training itself has succeeded
         return None, first_line(error)

@@ -78,14 +78,16 @@ def _folder(source: Source, patterns: tuple[str, ...]) -> Path:
 
 
 def _from_hub(source: Source, patterns: tuple[str, ...]) -> Path:
+    def downloaded() -> str:
+        return snapshot_download(source.name, revision=source.revision, allow_patterns=list(patterns),
+                                 ignore_patterns=list(_OTHER_FORMATS))
+
     def download(target: Path) -> None:
-        target.write_text(snapshot_download(source.name, revision=source.revision, allow_patterns=list(patterns),
-                                            ignore_patterns=list(_OTHER_FORMATS)))
+        target.write_text(downloaded())
 
     try:
         if not is_commit(source.revision):  # it may mean other files by now: ask each time
-            return Path(snapshot_download(source.name, revision=source.revision, allow_patterns=list(patterns),
-                                          ignore_patterns=list(_OTHER_FORMATS)))
+            return Path(downloaded())
         kind = "weights" if patterns is _WITH_WEIGHTS else "config"
         key = f"{kind}-{source.name}-{source.revision}".replace("/", "_")
         found = once_per_node(key, download)

@@ -14,6 +14,7 @@ from training import checkpoint
 from training.checkpointing import Resumed
 from training.config import Placement, TrainJob
 from training.errors import JobError
+from training.gather import gathered
 from training.startup import Startup, for_people
 from training.storage import RunFolder
 
@@ -67,9 +68,7 @@ def note_start(folder: RunFolder, job: TrainJob, previous: dict[str, Any], resum
 
     Call on all ranks. `reasons`: of what was chosen for `auto`; `node`: the address of this one.
     """
-    mine = {"rank": dist.get_rank(), "node": node, "device": _device_name(device)}
-    ranks: list[dict[str, Any]] = [{}] * dist.get_world_size()
-    dist.all_gather_object(ranks, mine)
+    ranks = gathered({"rank": dist.get_rank(), "node": node, "device": _device_name(device)})
     if dist.get_rank() == 0:
         folder.write_json("run.json", {
             "config_hash": job.config_hash(),

@@ -15,6 +15,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_store
 
+from training.gather import gathered
+
 Result = TypeVar("Result")
 
 _GATHER_TIMEOUT_S = 600
@@ -51,9 +53,7 @@ class SideChannel:
 
     def gather(self, mine: Any) -> list[Any]:
         """What each rank gave, by rank, on every rank. `mine` is pickled."""
-        found: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(found, mine, group=self.group)
-        return found
+        return gathered(mine, self.group)
 
     def attempt(self, what: str, seconds: float, device: torch.device,
                 action: Callable[[], Result]) -> list[Result]:

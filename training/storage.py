@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,16 @@ class RunFolder:
             stream.write(text.encode())
         if target != path:
             self.filesystem.move(target, path)
+
+    def put(self, file: Path, relative: str) -> None:
+        """Copy a local file here, whole: a reader sees it only when it is complete."""
+        target = self.path(relative)
+        self.filesystem.create_dir(target.rpartition("/")[0], recursive=True)
+        # A name of its own, for two may write the same file. S3 shows an object only when it is complete.
+        written = f"{target}.{uuid.uuid4().hex}" if self.is_local else target
+        fs.copy_files(str(file), written, fs.LocalFileSystem(), self.filesystem)
+        if written != target:
+            self.filesystem.move(written, target)
 
     def write_json(self, relative: str, value: Any) -> None:
         """Write a file whole, as indented JSON."""

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import json
 import tempfile
-import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pyarrow import fs
 
 from training.errors import JobError
 from training.storage import RunFolder
@@ -47,18 +45,8 @@ def keep_part(folder: RunFolder, number: int, make: Callable[[Path], dict[str, A
         with tempfile.TemporaryDirectory(prefix="eagleray-part-") as scratch:
             index = make(Path(scratch))
             for file in sorted(Path(scratch).iterdir(), key=lambda file: file.name == "index.json"):
-                _put(file, folder, f"{name}/{file.name}")
+                folder.put(file, f"{name}/{file.name}")
     return {count: index[count] for count in COUNTS}
-
-
-def _put(file: Path, folder: RunFolder, relative: str) -> None:
-    target = folder.path(relative)
-    folder.filesystem.create_dir(target.rpartition("/")[0], recursive=True)
-    # S3 shows an object only when it is complete.
-    written = f"{target}.{uuid.uuid4().hex}" if folder.is_local else target
-    fs.copy_files(str(file), written, fs.LocalFileSystem(), folder.filesystem)
-    if written != target:
-        folder.filesystem.move(written, target)
 
 
 def whole(parts: list[dict[str, Any]], origin: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """`training.export`: the model in the run's folder at the end, or why it is not there."""
 
+from pathlib import Path
+
 import pytest
 import ranks
 import torch
@@ -7,7 +9,7 @@ from ray.exceptions import GetTimeoutError
 from test_export import save_step
 from transformers import AutoModelForCausalLM
 
-from training import final_export
+from training import final_export, storage
 from training.config import TrainConfig, TrainJob
 from training.final_export import export_at_end, write_model
 from training.storage import RunFolder
@@ -64,13 +66,13 @@ def test_a_cluster_that_has_no_room_for_the_export_is_not_waited_for_for_ever(tm
 
 def test_config_json_comes_last(tmp_path, monkeypatch):
     ranks.run(1, save_step, str(tmp_path), ranks.QWEN2)
-    copied, copy = [], final_export.fs.copy_files
+    copied, copy = [], storage.fs.copy_files
 
-    def watched(source, target, **filesystems):
-        copied.append(target.rpartition("/")[2])
-        copy(source, target, **filesystems)
+    def watched(source, target, *filesystems):
+        copied.append(Path(source).name)
+        copy(source, target, *filesystems)
 
-    monkeypatch.setattr(final_export.fs, "copy_files", watched)
+    monkeypatch.setattr(storage.fs, "copy_files", watched)
     assert write_model(ranks.job(tmp_path, export="bf16")) == (f"{tmp_path}/tiny/model", None)
     assert {"model.safetensors", "generation_config.json"} < set(copied)
     assert copied[-1] == "config.json"
