@@ -77,7 +77,7 @@ def test_the_words_for_an_open_api_let_a_template_pass_that_a_rule_finds(opened)
     stack = StackTemplate("ClusterStack", "", {"Resources": {
         name: {"Type": "AWS::EKS::Cluster", **one}
         for name, one in app.resources("ClusterStack", "AWS::EKS::Cluster").items()}})
-    assert [found.rule for found in TrainingPolicy().findings([stack])[0]] == ["api-endpoint"]
+    assert [found.rule for found in TrainingPolicy.engine().findings([stack])[0]] == ["api-endpoint"]
 
 
 def test_every_reason_has_a_finding_that_it_is_for(opened):

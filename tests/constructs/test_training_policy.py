@@ -16,7 +16,7 @@ def stacks_of(synth):
 
 @pytest.fixture(scope="module")
 def policy():
-    return TrainingPolicy()
+    return TrainingPolicy.engine()
 
 
 @pytest.mark.parametrize("config", ["l4", "h100", "capacity-block", "reserved"])

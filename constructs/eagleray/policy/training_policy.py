@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import aws_cdk as cdk
@@ -71,9 +72,15 @@ class TrainingPolicy(cdk.CloudFormationValidatePlugin):
             if app.node.children:
                 raise ValueError("TrainingPolicy.add_to(app) comes before the app's first stack")
             app.node.set_context(_ERRORS_STOP, True)
-        policy = cls()
+        policy = cls.engine()
         cdk.Validations.of(app).add_plugins(policy)
         return policy
+
+    @classmethod
+    @cache
+    def engine(cls) -> TrainingPolicy:
+        """The one of this process. It holds nothing of an app, and to compile its rules takes seconds."""
+        return cls()
 
     @jsii.member(jsii_name="validate")
     def validate(self, context: cdk.IPolicyValidationContext) -> cdk.PolicyValidationPluginReport:
