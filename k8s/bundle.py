@@ -14,7 +14,7 @@ import cdk8s
 import cdk8s_plus_28 as kplus
 from constructs import Construct
 
-from training.config import digest
+from training.config import TrainJob, digest
 
 # Of one ConfigMap, as JSON. `kubectl apply` writes the whole object once more into an annotation, and those may
 # have 256 KiB; and CloudFormation hands it to a Lambda in an event, escaped once more, for which the limit was
@@ -106,6 +106,11 @@ class BundleConfigMap(kplus.ConfigMap):
     def __init__(self, scope: Construct, construct_id: str, *, namespace: str, part: BundlePart) -> None:
         super().__init__(scope, construct_id, immutable=True, data=part.data,
                          metadata=cdk8s.ApiObjectMetadata(name=part.name, namespace=namespace))
+
+
+def job_bundle(prefix: str, package: Path, job: TrainJob) -> CodeBundle:
+    """The package `package`, and `job` beside it as train.json."""
+    return CodeBundle(prefix, {**package_files(package), "train.json": f"{job.model_dump_json(indent=2)}\n"})
 
 
 def package_files(package: Path) -> dict[str, str]:

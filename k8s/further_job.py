@@ -11,10 +11,9 @@ from k8s.ray_job import JobSpec, RayJob
 
 
 def further_job_objects(*, namespace: str, bundle: CodeBundle, job: JobSpec) -> list[dict[str, Any]]:
-    """The ConfigMaps of `bundle` and the RayJob `job`, in the order in which they are created."""
+    """The ConfigMaps of `bundle`, and last the RayJob `job`."""
     chart = cdk8s.Chart(cdk8s.App(), "job")
     for part in bundle.parts:
         BundleConfigMap(chart, part.name, namespace=namespace, part=part)
     RayJob(chart, "job", namespace=namespace, job=job)
-    *code, ray_job = chart.to_json()
-    return [*code, ray_job]
+    return chart.to_json()

@@ -47,8 +47,8 @@ def network_policies(scope: Construct, *, namespace: str, cluster: str, api_rang
     """Add the policies for the RayCluster `cluster` and the jobs that are submitted to it.
 
     Args:
-        api_ranges: where a head that scales its own cluster finds the Kubernetes API: the VPC's range and
-            SERVICE_RANGES. Empty: no pod reaches the API.
+        api_ranges: where the head, which scales its own cluster, finds the Kubernetes API: the VPC's range and
+            SERVICE_RANGES.
     """
     pods = {"ray.io/cluster": cluster}  # KubeRay's label on head and workers
     head = {**pods, "ray.io/node-type": "head"}
@@ -67,9 +67,8 @@ def network_policies(scope: Construct, *, namespace: str, cluster: str, api_rang
     # The operator asks the dashboard how a job is; the submitter uploads the code there, submits and follows.
     policy(f"{cluster}-head", {"matchLabels": head},
            ingress=[{"from": [_pods(SUBMITTER_PODS), operator], "ports": _DASHBOARD}])
-    if api_ranges:
-        policy(f"{cluster}-autoscaler", {"matchLabels": head},
-               egress=[{"to": [{"ipBlock": {"cidr": cidr}} for cidr in api_ranges], "ports": _HTTPS}])
+    policy(f"{cluster}-autoscaler", {"matchLabels": head},
+           egress=[{"to": [{"ipBlock": {"cidr": cidr}} for cidr in api_ranges], "ports": _HTTPS}])
     policy(f"{cluster}-submitter", {"matchLabels": SUBMITTER_PODS},
            egress=[_DNS, {"to": [_pods(head)], "ports": _DASHBOARD}])
 

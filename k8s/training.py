@@ -10,7 +10,7 @@ import cdk8s_plus_28 as kplus
 
 from k8s.bundle import BundleConfigMap, CodeBundle
 from k8s.network_policies import SERVICE_RANGES, network_policies
-from k8s.ray_cluster import RayCluster, RayPods, WorkerGroup, ray_cluster_spec
+from k8s.ray_cluster import RayCluster, RayPods, WorkerGroup
 from k8s.ray_job import JobSpec, RayJob
 
 
@@ -39,9 +39,7 @@ def training_objects(*, namespace: str, cluster_name: str, pods: RayPods, worker
     # The one account with AWS permissions; it has none in Kubernetes.
     kplus.ServiceAccount(chart, "account", automount_token=False, metadata=cdk8s.ApiObjectMetadata(
         name=pods.service_account, namespace=namespace))
-    scales_itself = "enableInTreeAutoscaling" in ray_cluster_spec(pods, workers)
-    network_policies(chart, namespace=namespace, cluster=cluster_name,
-                     api_ranges=(vpc_range, *SERVICE_RANGES) if scales_itself else ())
+    network_policies(chart, namespace=namespace, cluster=cluster_name, api_ranges=(vpc_range, *SERVICE_RANGES))
     RayCluster(chart, "cluster", name=cluster_name, namespace=namespace, pods=pods, workers=workers)
     for part in bundle.parts:
         BundleConfigMap(chart, part.name, namespace=namespace, part=part)

@@ -59,6 +59,9 @@ class Trouble:
     text: str
     fix: str = ""
 
+    def __str__(self) -> str:
+        return "; ".join(filter(None, [self.text, self.fix]))
+
 
 class Aws:
     """Clients of one person's credentials, made once for each service and region. Threads may share it."""

@@ -11,14 +11,13 @@ from typing import Any
 
 from ops import run_storage
 from ops.bench_job import BENCH_LABEL, EFA_AND_TCP, PlannedRun, Shape, Wires
+from ops.deployed_run import ENDED, is_over, standing_cluster
 from ops.errors import CommandError, NothingToDoError
 from ops.interrupts import Interrupts
 from ops.kube import KubeError, Namespace, UnreachableError
 from ops.screen import Screen, short
 from ops.submitted_job import SubmittedJob
 
-ENDED = ("Complete", "Failed", "ValidationFailed")
-"""Values of a RayJob's jobDeploymentStatus that are final."""
 _EVERY_SECONDS = 5.0
 _SILENCE_SECONDS = 300  # without an answer of the API server
 _IGNORED_SECONDS = 120  # without a status: the operator looks at a new RayJob within seconds
@@ -175,10 +174,7 @@ def cluster_back_end(namespace: Namespace, job: SubmittedJob, shape: Shape, stor
     Raises:
         NothingToDoError: if the Ray cluster is not there, another job has it, or the storage is not known.
     """
-    if namespace.get("RayCluster", job.cluster) is None:
-        raise NothingToDoError(f"namespace {namespace.name} of context {namespace.context} has no RayCluster "
-                               f"{job.cluster}; deploy first (cdk deploy --all), or choose the context of the "
-                               "cluster that has it")
+    standing_cluster(namespace, job.cluster)
     _refuse_company(namespace, job.cluster, bench_id)
     storage = (storage or _storage(namespace, job.cluster)).rstrip("/")
     return ClusterBackEnd(namespace, storage, shape, screen, signals)
@@ -189,7 +185,7 @@ def _refuse_company(namespace: Namespace, cluster: str, bench_id: str) -> None:
         status = other.get("status") or {}
         same = other["spec"].get("clusterSelector", {}).get("ray.io/cluster") == cluster
         ours = other["metadata"].get("labels", {}).get(BENCH_LABEL) == bench_id
-        if same and not ours and status.get("jobDeploymentStatus") not in ENDED:
+        if same and not ours and not is_over(other):
             name = other["metadata"]["name"]
             raise NothingToDoError(
                 f"RayJob {name} is not done ({status.get('jobDeploymentStatus') or 'no status yet'}) and has the "

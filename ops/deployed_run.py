@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ops.errors import NothingToDoError
+from ops.kube import Namespace
+from ops.submitted_job import config_map_sources
 
 ENDED = ("Complete", "Failed", "ValidationFailed")
 """Values of a RayJob's jobDeploymentStatus that are final."""
@@ -42,6 +44,20 @@ def run_of(ray_job: Mapping[str, Any], config_maps: Iterable[Mapping[str, Any]])
             if key == _SETTINGS and (found := _run(text)):
                 return found
     return None
+
+
+def standing_cluster(namespace: Namespace, name: str) -> dict[str, Any]:
+    """The RayCluster `name`.
+
+    Raises:
+        NothingToDoError: if it is not there.
+    """
+    found = namespace.get("RayCluster", name)
+    if found is None:
+        raise NothingToDoError(f"namespace {namespace.name} of context {namespace.context} has no RayCluster "
+                               f"{name}; deploy first (cdk deploy --all), or choose the context of the cluster "
+                               "that has it")
+    return found
 
 
 def is_over(ray_job: Mapping[str, Any]) -> bool:
@@ -81,10 +97,7 @@ def no_such_job(name: str, ray_jobs: Sequence[dict[str, Any]]) -> str:
 def _mounted(ray_job: Mapping[str, Any]) -> Iterator[str]:
     """Names of the ConfigMaps that the submitter mounts, alone or in a projected volume."""
     pod = (ray_job["spec"].get("submitterPodTemplate") or {}).get("spec") or {}
-    for volume in pod.get("volumes") or []:
-        for source in (volume, *(volume.get("projected") or {}).get("sources", [])):
-            if "configMap" in source:
-                yield source["configMap"]["name"]
+    return (source["name"] for volume in pod.get("volumes") or [] for source in config_map_sources(volume))
 
 
 def _run(text: str) -> DeployedRun | None:

@@ -35,8 +35,7 @@ def from_cloudwatch(aws: Aws, region: str, cluster: str, namespace: str, pods: s
     except FAILURES as error:
         if error_code(error) == "ResourceNotFoundException":
             raise NothingToDoError(f"CloudWatch has no log group {group}: the cluster sent it no logs") from None
-        why = trouble(error)
-        raise NothingToDoError("; ".join(filter(None, [f"CloudWatch: {why.text}", why.fix]))) from None
+        raise NothingToDoError(f"CloudWatch: {trouble(error)}") from None
     if not lines:
         raise NothingToDoError(f"CloudWatch: log group {group} has nothing of pods {pods}")
     return list(lines)

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import training
-from k8s.bundle import CodeBundle, package_files
+from k8s.bundle import CodeBundle, job_bundle
 from k8s.further_job import further_job_objects
 from k8s.ray_job import Deadlines, JobSpec, job_spec
 from ops.context import Context
-from ops.deployed_run import DeployedRun, is_over, of_cluster, run_of
+from ops.deployed_run import DeployedRun, is_over, of_cluster, run_of, standing_cluster
 from ops.errors import NothingToDoError
 from ops.kube import Namespace, connect
 from settings import Settings, SettingsError
@@ -46,24 +46,22 @@ def run(wanted: Wanted, say: Callable[[str], None], cluster: Callable[[str], Nam
     settings = _settings(wanted)
     name = _checked_name(wanted.name or settings.name)
     namespace = cluster(settings.ray.namespace)
-    standing = namespace.get("RayCluster", settings.name)
-    if standing is None:
-        raise NothingToDoError(f"namespace {namespace.name} of context {namespace.context} has no RayCluster "
-                               f"{settings.name}; deploy first (cdk deploy --all), or choose the context of the "
-                               "cluster that has it")
+    standing = standing_cluster(namespace, settings.name)
     jobs = of_cluster(namespace.list("RayJob"), settings.name)
     config_maps = namespace.config_maps()
     storage = _storage(settings, jobs, namespace, config_maps)
-    bundle = _bundle(settings, name, storage)
+    train_job = settings.train_job(storage)
+    train_job = train_job.model_copy(update={"name": f"{name}-{train_job.config_hash()}"})
+    bundle = job_bundle(name, Path(training.__path__[0]), train_job)
     job = _job(settings, name, bundle, standing, wanted.queue_hours)
     if _is_there_already(job.name, jobs):
         say(f"RayJob {job.name} is there already, and not done: nothing was submitted")
         return job.name
     _refuse_to_disturb(jobs, wanted)
-    *code, ray_job = further_job_objects(namespace=namespace.name, bundle=bundle, job=job)
-    for manifest in (*code, ray_job):
+    objects = further_job_objects(namespace=namespace.name, bundle=bundle, job=job)
+    for manifest in objects:
         namespace.create(manifest)
-    _hand_over(code, job.name, namespace, config_maps)
+    _hand_over(objects[:-1], job.name, namespace, config_maps)
     say(f"RayJob {job.name} created in namespace {namespace.name} of context {namespace.context}")
     return job.name
 
@@ -126,13 +124,6 @@ def _refuse_other_machines(settings: Settings, found: DeployedRun) -> None:
         raise NothingToDoError(f"the cluster was deployed for {nodes} nodes of {each} GPUs, and these settings "
                                f"have {wanted.nodes} of {wanted.workers_per_node}: use the -c of the deployment, "
                                "or cdk deploy --all")
-
-
-def _bundle(settings: Settings, name: str, storage: str) -> CodeBundle:
-    job = settings.train_job(storage)
-    job = job.model_copy(update={"name": f"{name}-{job.config_hash()}"})
-    code = package_files(Path(training.__path__[0]))
-    return CodeBundle(name, {**code, "train.json": f"{job.model_dump_json(indent=2)}\n"})
 
 
 def _job(settings: Settings, name: str, bundle: CodeBundle, standing: dict[str, Any],

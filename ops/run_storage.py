@@ -42,8 +42,7 @@ def read(uri: str, name: str, last_bytes: int | None = None) -> bytes | None:
     except (BotoCoreError, ClientError) as error:
         if error_code(error) in ("NoSuchKey", "InvalidRange"):  # the latter of an empty file
             return None
-        why = trouble(error)
-        raise CommandError(f"{uri}/{name} cannot be read: {why.text}{'; ' if why.fix else ''}{why.fix}") from None
+        raise CommandError(f"{uri}/{name} cannot be read: {trouble(error)}") from None
 
 
 def remove(uri: str) -> None:

@@ -11,7 +11,7 @@ from constructs import Construct
 
 from eagleray.identity import PodIdentityRole
 from eagleray.storage import TrainingBucket
-from k8s.bundle import CodeBundle, package_files
+from k8s.bundle import CodeBundle, job_bundle
 from k8s.ray_cluster import RayPods, WorkerGroup, ray_cluster_spec
 from k8s.ray_job import Deadlines, JobSpec, job_spec
 from k8s.training import training_objects
@@ -47,7 +47,7 @@ class TrainingStack(Stack):
                                    service_account=SERVICE_ACCOUNT)
         storage.grant_read_write(identity.role, RUNS)
 
-        bundle = _bundle(settings)
+        bundle = job_bundle(settings.name, _CODE, settings.train_job(storage=f"s3://{BUCKET}/{RUNS}"))
         pods, workers = _ray_pods(settings), _workers(settings)
         job = _job(settings, bundle, cluster_hash=digest(ray_cluster_spec(pods, workers)))
         objects = training_objects(namespace=namespace, cluster_name=settings.name, pods=pods, workers=workers,
@@ -77,12 +77,6 @@ class TrainingStack(Stack):
                   value=f"kubectl --namespace {namespace} describe rayjob {job}")
         CfnOutput(self, "Watch", description="Run this to follow the job's log, once it is submitted",
                   value=f"kubectl --namespace {namespace} logs --follow job/{job}")
-
-
-def _bundle(settings: Settings) -> CodeBundle:
-    train_json = settings.train_job(storage=f"s3://{BUCKET}/{RUNS}").model_dump_json(indent=2)
-    code = package_files(_CODE)
-    return CodeBundle(settings.name, {**code, "train.json": f"{train_json}\n"})
 
 
 def _job(settings: Settings, bundle: CodeBundle, cluster_hash: str) -> JobSpec:

@@ -139,6 +139,10 @@ class Evidence:
         self.daemon_sets: list[DaemonSet] = []
         self.objects: list[tuple[Mapping[str, Any], Line]] = []
 
+    def document(self, name: str) -> Document | None:
+        """The first document of that name."""
+        return next((document for document in self.documents if document.name == name), None)
+
     def grep(self, words: str | Iterable[str], pattern: str | re.Pattern[str], notes: bool = False) -> list[Hit]:
         """Lines with one of the lower-case words that match, in order; remarks and commands only with `notes`."""
         compiled = re.compile(pattern, re.IGNORECASE) if isinstance(pattern, str) else pattern

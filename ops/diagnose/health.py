@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
-from ops.diagnose.evidence import Evidence, Hit
+from ops.diagnose.evidence import Document, Evidence, Hit
 from ops.diagnose.lines import Line, Moment, moment
 from ops.diagnose.rules.stacks import failures
 from ops.diagnose.rules.wire import judged
@@ -73,24 +74,25 @@ def alarms(evidence: Evidence, accounted: set[tuple[str, int]]) -> list[Line]:
     warnings = [event.line for event in evidence.events
                 if event.warning and (event.line.source, event.line.number) not in accounted
                 and not _passed(evidence, event.subject, event.line)]
-    kept = [line for line in found if not _overcome(evidence, line)]
+    kept = [line for line in found if not went_on(evidence, line)]
     return [*kept, *(line for line in warnings if line not in kept)]
 
 
 def went_on(evidence: Evidence, line: Line) -> bool:
     """Whether at least two steps with a finite loss, or a good end, follow a line in its document."""
-    return _overcome(evidence, line)
-
-
-def _overcome(evidence: Evidence, line: Line) -> bool:
-    document = next((d for d in evidence.documents if d.name == line.source), None)
+    document = evidence.document(line.source)
     if document is None:
         return False
-    steps = [i for i in document.holding("loss") if document.line(i).number > line.number
-             and STEP.search(document.line(i).text)]
-    ends = [i for i in document.holding("succe") if document.line(i).number > line.number
-            and _ENDED_WELL.search(document.line(i).text)]
-    return len(steps) >= 2 or bool(ends)
+    steps, ends = _progress(document)
+    return sum(number > line.number for number in steps) >= 2 or any(number > line.number for number in ends)
+
+
+@lru_cache(maxsize=64)
+def _progress(document: Document) -> tuple[list[int], list[int]]:
+    """Numbers of the lines that tell of a step with a finite loss, and of a good end."""
+    steps = [line for i in document.holding("loss") if STEP.search((line := document.line(i)).text)]
+    ends = [line for i in document.holding("succe") if _ENDED_WELL.search((line := document.line(i)).text)]
+    return [line.number for line in steps], [line.number for line in ends]
 
 
 def _passed(evidence: Evidence, subject: str, line: Line) -> bool:

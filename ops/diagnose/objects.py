@@ -167,7 +167,7 @@ def _mapping(found: Object, key: str) -> dict[str, Any]:
 def _found_in(evidence: Evidence, line: Line, found: Object, key: str) -> Line:
     """The line of the document that holds the value, for the quote; else a line made of the value."""
     text = str(found.get(key) or "")
-    document = next((d for d in evidence.documents if d.name == line.source), None)
+    document = evidence.document(line.source)
     for index in document.holding(text[:40].lower()) if document and len(text) > 10 else ():
         return document.line(index) if document else line
     return Line(line.source, line.number, f"{found.get('LogicalResourceId')} {found.get('ResourceStatus')} {text}")

@@ -18,13 +18,12 @@ from ops.interrupts import Interrupts, interrupts
 from ops.kube import KubeError, Namespace, connect
 from ops.preflight.finding import Region
 from ops.preflight.identity import identity
-from ops.preflight.stack_checks import STACKS, stack_state
+from ops.preflight.stack_checks import STACKS, holds_resources, stack_state
 from ops.up import cdk
 
 _EVERY_SECONDS = 2.0
 _GONE_SECONDS = 300.0
 """For the finalizers of Ray objects, which KubeRay's operator takes away."""
-_STANDS_NOT = ("DELETE_COMPLETE", "REVIEW_IN_PROGRESS")
 
 
 @dataclass(frozen=True)
@@ -58,9 +57,7 @@ def run(wanted: Wanted, screen: Console, confirm: Callable[[str], bool], aws: Ca
         raise StoppedError(stop.exit_code - 128, "stopped. What CloudFormation has begun goes on by itself; the "
                            "same command goes on from there") from None
     except FAILURES as error:
-        why = trouble(error)
-        parts = filter(None, [why.text, why.fix, "the same command goes on from here"])
-        raise CommandError("; ".join(parts)) from None
+        raise CommandError(f"{trouble(error)}; the same command goes on from here") from None
 
 
 class _WayDown:
@@ -108,7 +105,7 @@ class _WayDown:
 
     def _standing(self) -> list[dict[str, Any]]:
         found = [stack_state(self._region, f"{self._settings.name}-{part}") for part in STACKS]
-        return [stack for stack in found if stack and stack["StackStatus"] not in _STANDS_NOT]
+        return [stack for stack in found if stack and holds_resources(stack["StackStatus"])]
 
     def _end_ray(self) -> None:
         """Jobs before their clusters, while the operator that owns their finalizers runs."""

@@ -38,8 +38,7 @@ def leftovers(region: Region, name: str) -> Iterator[Leftover | NotAsked]:
         except CredentialsError as error:
             yield NotAsked(what, str(error))
         except FAILURES as error:
-            why = trouble(error)
-            yield NotAsked(what, "; ".join(filter(None, [why.text, why.fix])))
+            yield NotAsked(what, str(trouble(error)))
 
 
 Found = Iterator[tuple[str, str]]

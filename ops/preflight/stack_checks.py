@@ -23,6 +23,11 @@ _GONE = {"DELETE_COMPLETE", "ROLLBACK_COMPLETE", "REVIEW_IN_PROGRESS"}
 _BLOCKED = {"ROLLBACK_FAILED", "DELETE_FAILED"}
 
 
+def holds_resources(status: str) -> bool:
+    """Whether a stack of that status has made anything that is still there, or is about to."""
+    return status not in ("DELETE_COMPLETE", "REVIEW_IN_PROGRESS")
+
+
 def bootstrap(region: Region) -> Iterator[Finding]:
     """Whether the CDK has its bucket and roles in the region, new enough."""
     command = f"cdk bootstrap aws://{region.account}/{region.name}"

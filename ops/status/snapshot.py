@@ -14,7 +14,7 @@ from ops.deployed_run import chosen, is_over, of_cluster, run_of
 from ops.errors import CommandError, NothingToDoError
 from ops.kube import KubeError, Namespace
 from ops.preflight.finding import Region
-from ops.preflight.stack_checks import STACKS, stack_state
+from ops.preflight.stack_checks import STACKS, holds_resources, stack_state
 from ops.prices import Prices
 from ops.status.pods import PodState, pod_state
 from ops.status.run_state import RunState, run_state
@@ -127,8 +127,7 @@ class Looker:
         except CommandError as error:
             found.unknown.append(Unknown("stacks", str(error)))
         except FAILURES as error:
-            why = trouble(error)
-            found.unknown.append(Unknown("stacks", "; ".join(filter(None, [why.text, why.fix]))))
+            found.unknown.append(Unknown("stacks", str(trouble(error))))
 
     def _ask_cluster(self, found: Snapshot) -> Sequence[Mapping[str, Any]] | None:
         """Raw nodes, or None."""
@@ -220,8 +219,8 @@ def _services(settings: Settings, stacks: Sequence[StackState]) -> dict[str, dat
     makers = {"network": "nat_gateway", "cluster": "eks_extended" if extended else "eks_standard"}
     return {makers[part]: stack.created for stack in stacks
             if (part := stack.name.rpartition("-")[2]) in makers and stack.status and stack.created
-            and stack.status not in ("DELETE_COMPLETE", "REVIEW_IN_PROGRESS")}
+            and holds_resources(stack.status)}
 
 
 def _time(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text.replace("Z", "+00:00")) if text else None
+    return datetime.fromisoformat(text) if text else None

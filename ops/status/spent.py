@@ -73,4 +73,4 @@ def _add(items: list[tuple[str, Figure, list[float]]]) -> Spent:
 def _hours(created: str | None, now: datetime) -> float:
     if not created:
         return 0.0
-    return max(0.0, (now - datetime.fromisoformat(created.replace("Z", "+00:00"))).total_seconds() / 3600)
+    return max(0.0, (now - datetime.fromisoformat(created)).total_seconds() / 3600)

@@ -76,9 +76,8 @@ def run(wanted: Wanted, screen: Console, aws: Callable[[], Aws] = Aws) -> None:
             f"it: {attempts.undo}" if attempts.undo else "nothing was deployed")
         raise StoppedError(stop.exit_code - 128, message) from None
     except FAILURES as error:
-        why = trouble(error)
-        raise CommandError("; ".join(filter(None, [
-            why.text, why.fix, attempts.undo and "eagleray up goes on from here"]))) from None
+        further = "; eagleray up goes on from here" if attempts.undo else ""
+        raise CommandError(f"{trouble(error)}{further}") from None
 
 
 class _Attempts:

@@ -5,17 +5,16 @@ from functools import cache
 
 import pytest
 
-from k8s.bundle import package_files
-from ops import run_command
+from k8s import bundle
 from ops.context import Context
 from ops.errors import NothingToDoError
-from ops.kube import KubeError
+from ops.kube import KubeError, connect
 from ops.run_command import Wanted, run
 from ops.submitted_job import submitted_job
 from tests.ops.fake_kubernetes import RUNNING, SUCCEEDED, FakeKubernetes
 from tests.ops.standing import Standing
 
-_PACKAGE_FILES = cache(package_files)  # reads the whole package, which takes a second
+_PACKAGE_FILES = cache(bundle.package_files)  # reads the whole package, which takes a second
 
 
 @pytest.fixture
@@ -32,7 +31,7 @@ def app(server, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     standing = Standing(tmp_path, server)
     standing.set_job(**SUCCEEDED)
-    monkeypatch.setattr(run_command, "package_files", _PACKAGE_FILES)
+    monkeypatch.setattr(bundle, "package_files", _PACKAGE_FILES)
     return standing
 
 
@@ -72,7 +71,7 @@ def test_a_deleted_job_takes_its_config_maps_with_it_and_no_other_jobs(app):
     of_second = {m["metadata"]["name"] for m in app.server.made if m["kind"] == "ConfigMap"} - of_first
     assert of_first
     assert of_second
-    namespace = run_command.connect("ray")
+    namespace = connect("ray")
     namespace.delete("RayJob", first)
     left = set(app.server.names("configmaps")) - deployed
     # The code is the same, and the second job's as well; the first one's settings are gone.
@@ -84,13 +83,13 @@ def test_a_deleted_job_takes_its_config_maps_with_it_and_no_other_jobs(app):
 def test_config_maps_that_the_deployment_made_stay_when_a_job_with_the_same_code_goes(app):
     name = submit("training.steps=50", name="short")
     code = [m for m in app.server.made if m["kind"] == "ConfigMap" and "settings" not in m["metadata"]["name"]]
-    run_command.connect("ray").delete("RayJob", name)
+    connect("ray").delete("RayJob", name)
     assert code
     for manifest in code:
         manifest["metadata"].pop("ownerReferences")
         app.server.add(manifest)
     again = submit("training.steps=60", name="short")
-    run_command.connect("ray").delete("RayJob", again)
+    connect("ray").delete("RayJob", again)
     assert {m["metadata"]["name"] for m in code} <= set(app.server.names("configmaps"))
 
 
