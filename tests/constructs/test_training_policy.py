@@ -1,12 +1,12 @@
 """The rules for templates: nothing to find in our own, and whatever is broken in them is found."""
 
-import json
 import re
 
 import pytest
 
 from eagleray.policy import TrainingPolicy, rules
 from eagleray.policy.whole_app import StackTemplate
+from tests.breaking import broken, leaves, put
 
 
 def stacks_of(synth):
@@ -53,39 +53,9 @@ _NEEDED = {"AWS::EC2::LaunchTemplate", "AWS::EC2::PlacementGroup", "AWS::EC2::Se
            "AWS::EKS::Cluster"}
 
 
-def leaves(value, path=""):
-    """Path and value of each leaf; a reference to another resource is one leaf."""
-    if isinstance(value, dict) and not (len(value) == 1 and next(iter(value)).startswith(("Ref", "Fn::"))):
-        for key, below in value.items():
-            yield from leaves(below, f"{path}.{key.replace('.', '|')}" if path else key.replace(".", "|"))
-    elif isinstance(value, list):
-        for i, below in enumerate(value):
-            yield from leaves(below, f"{path}[{i}]")
-    else:
-        yield path, value
-
-
-def broken(value):
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, int):
-        return value + 1
-    return f"{value}x" if isinstance(value, str) else "another"
-
-
-def put(properties, path, value):
-    """A copy with one leaf changed, or without it where the value is None."""
-    copy = json.loads(json.dumps(properties))
-    *way, last = [int(index) if index else key.replace("|", ".")
-                  for index, key in re.findall(r"\[(\d+)\]|([^.\[\]]+)", path)]
-    where = copy
-    for step in way:
-        where = where[step]
-    if value is None:
-        del where[last]
-    else:
-        where[last] = value
-    return copy
+def is_reference(value):
+    """A reference to another resource is one leaf."""
+    return len(value) == 1 and next(iter(value)).startswith(("Ref", "Fn::"))
 
 
 def resource(stacks, start):
@@ -116,7 +86,7 @@ def test_whatever_is_changed_or_left_out_is_noticed_unless_it_is_free(synth_l4, 
     labels, apps = [], []
     for start in LOOKED_AT:
         _, _, properties = resource(stacks, start)
-        for path, value in leaves(properties):
+        for path, value in leaves(properties, is_leaf=is_reference):
             for change, label in ((broken(value), path), (None, f"-{path}")):
                 labels.append((start, label))
                 apps.append(changed(stacks, start, put(properties, path, change)))

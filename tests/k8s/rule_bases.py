@@ -1,7 +1,4 @@
-"""Small valid manifests that tests break in one place, and how they break them."""
-
-import copy
-import re
+"""Small valid manifests that tests break in one place."""
 
 IMAGE = "rayproject/ray:2.58.0"
 
@@ -63,20 +60,3 @@ def with_code(job):
         "volumes": [{"name": "code", "configMap": {"name": "code",
                                                    "items": [{"key": "main.py", "path": "main.py"}]}}]}}
     return job
-
-
-def put(manifest, path, value):
-    """A copy with another value at `a.b[0].c`; without the field where the value is None."""
-    changed = copy.deepcopy(manifest)
-    keys = [int(index) if index else name.replace("|", ".")
-            for index, name in re.findall(r"\[(\d+)\]|([^.\[\]]+)", path)]
-    where = changed
-    for key in keys[:-1]:
-        where = where.setdefault(key, {}) if isinstance(where, dict) else where[key]
-    if value is None:
-        del where[keys[-1]]
-    elif isinstance(where, list) and keys[-1] == len(where):
-        where.append(value)
-    else:
-        where[keys[-1]] = value
-    return changed

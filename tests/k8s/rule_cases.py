@@ -3,7 +3,6 @@
 from rule_bases import (
     config_map,
     deployment,
-    put,
     ray_cluster,
     ray_cluster_spec,
     ray_job,
@@ -11,6 +10,8 @@ from rule_bases import (
     service,
     with_code,
 )
+
+from tests.breaking import put
 
 _HEAD = "spec.rayClusterSpec.headGroupSpec"
 _GROUP = "spec.rayClusterSpec.workerGroupSpecs[0]"

@@ -4,11 +4,11 @@ import copy
 import re
 
 import pytest
-from rule_bases import put
 from rule_cases import KUBERAY, OTHERS
 
 from k8s.rules import RULES, Manifest, check
 from k8s.rules.nodes import around_app
+from tests.breaking import broken, leaves, put
 
 # Leaves that may be other than they are, and why. `-` before a path: it may be left out.
 FREE = {
@@ -67,23 +67,6 @@ def test_nothing_is_wrong_with_them_as_loose_files(synth_l4):
     from k8s.rules.nodes import around_files
 
     assert rules_broken(synth_l4.manifests, around_files()) == set()
-
-
-def leaves(value, path=""):
-    if isinstance(value, dict):
-        for key, below in value.items():
-            yield from leaves(below, f"{path}.{key.replace('.', '|')}" if path else key.replace(".", "|"))
-    elif isinstance(value, list):
-        for i, below in enumerate(value):
-            yield from leaves(below, f"{path}[{i}]")
-    else:
-        yield path, value
-
-
-def broken(value):
-    if isinstance(value, bool):
-        return not value
-    return value + 1 if isinstance(value, int) else f"{value}x"
 
 
 @pytest.mark.parametrize("kind", ["RayJob", "RayCluster", "DaemonSet", "NetworkPolicy"])

@@ -4,10 +4,11 @@ import copy
 
 import pytest
 import yaml
-from rule_bases import config_map, deployment, put, ray_cluster, ray_job, ray_service, service, with_code
+from rule_bases import config_map, deployment, ray_cluster, ray_job, ray_service, service, with_code
 
 from k8s.rules import Manifest, check
 from k8s.rules.nodes import around_files
+from tests.breaking import put
 
 _HEAD = "spec.headGroupSpec"
 _GROUP = "spec.workerGroupSpecs[0]"

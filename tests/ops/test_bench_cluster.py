@@ -11,7 +11,7 @@ from moto import mock_aws
 
 from ops import bench_cluster, cli
 from tests.ops import bench_results, hand_made
-from tests.ops.fake_kubernetes import RUNNING, SUCCEEDED, FakeKubernetes
+from tests.ops.fake_kubernetes import RUNNING, SUCCEEDED
 
 FINISHED = {"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"}
 
@@ -54,16 +54,7 @@ class Deployed:
 
 
 @pytest.fixture
-def server():
-    fake = FakeKubernetes()
-    yield fake
-    fake.close()
-
-
-@pytest.fixture
 def app(server, tmp_path, monkeypatch):
-    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path / "kubeconfig")))
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.setattr(bench_cluster, "_EVERY_SECONDS", 0.01)

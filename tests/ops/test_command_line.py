@@ -2,43 +2,34 @@
 
 import os
 import signal
-import sys
 import time
 
 import pytest
 
-from ops import cli
 from ops.errors import StoppedError
 from ops.interrupts import interrupts
 
 
-def run(monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "argv", ["eagleray", *map(str, arguments)])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    return stop.value.code or 0
-
-
-def test_nothing_synthesized(monkeypatch, tmp_path, capsys):
-    assert run(monkeypatch, "rehearse", "--cdk-out", tmp_path / "cdk.out", "--out", tmp_path / "out") == 2
+def test_nothing_synthesized(eagleray, tmp_path, capsys):
+    assert eagleray("rehearse", "--cdk-out", tmp_path / "cdk.out", "--out", tmp_path / "out") == 2
     assert "make synth" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
-def test_no_run_to_report(monkeypatch, tmp_path, capsys):
-    assert run(monkeypatch, "report", tmp_path / "nowhere") == 2
+def test_no_run_to_report(eagleray, tmp_path, capsys):
+    assert eagleray("report", tmp_path / "nowhere") == 2
     assert "no such folder" in capsys.readouterr().err
 
 
-def test_a_wrong_option_is_a_usage_error(monkeypatch, capsys):
-    assert run(monkeypatch, "rehearse", "--steps", "0") == 2
+def test_a_wrong_option_is_a_usage_error(eagleray, capsys):
+    assert eagleray("rehearse", "--steps", "0") == 2
     assert "--steps" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["rehearse", "report", "bench", "preflight", "up", "status", "logs", "run",
                                      "down"])
-def test_help_has_an_example_and_the_exit_codes(monkeypatch, capsys, command):
-    assert run(monkeypatch, command, "--help") == 0
+def test_help_has_an_example_and_the_exit_codes(eagleray, capsys, command):
+    assert eagleray(command, "--help") == 0
     shown = capsys.readouterr().out
     assert f"Example: eagleray {command}" in shown
     assert "Exit codes" in shown

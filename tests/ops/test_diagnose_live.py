@@ -1,15 +1,12 @@
 """`eagleray diagnose` asks a cluster, and keeps what it told as a file without secrets."""
 
 import json
-import sys
 import tarfile
 
 import pytest
 
-from ops import cli
 from ops.diagnose import command
 from ops.diagnose.redaction import Redactor
-from tests.ops.fake_kubernetes import FakeKubernetes
 
 HEAD = {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "run-head-x", "namespace": "ray"},
         "spec": {"containers": [
@@ -22,41 +19,31 @@ KILLED = {"phase": "Running", "containerStatuses": [
 
 
 @pytest.fixture
-def cluster(tmp_path, monkeypatch):
-    fake = FakeKubernetes()
-    monkeypatch.setenv("KUBECONFIG", str(fake.kubeconfig(tmp_path / "kubeconfig")))
+def cluster(server, monkeypatch):
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     for name in ("AWS_PROFILE", "AWS_ACCESS_KEY_ID"):
         monkeypatch.delenv(name, raising=False)
-    fake.add({"kind": "RayJob", "metadata": {"name": "run", "namespace": "ray"}}, jobDeploymentStatus="Running",
+    server.add({"kind": "RayJob", "metadata": {"name": "run", "namespace": "ray"}}, jobDeploymentStatus="Running",
              jobStatus="RUNNING")
-    fake.statuses = []
-    fake.logs = {"run-head-x": "step 10 loss 2.4\nstep 20 loss 2.3\n", "run-gpu-worker-y": "errors=0\n"}
-    fake.add(HEAD)
-    yield fake
-    fake.close()
+    server.statuses = []
+    server.logs = {"run-head-x": "step 10 loss 2.4\nstep 20 loss 2.3\n", "run-gpu-worker-y": "errors=0\n"}
+    server.add(HEAD)
+    return server
 
 
-def run(monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "argv", ["eagleray", "diagnose", *map(str, arguments)])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    return stop.value.code or 0
-
-
-def test_a_cluster_that_trains_is_healthy(cluster, monkeypatch, capsys):
+def test_a_cluster_that_trains_is_healthy(eagleray, cluster, capsys):
     cluster.add(WORKER)
-    assert run(monkeypatch, "--json") == 0
+    assert eagleray("diagnose", "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert told["verdict"] == "healthy"
     assert told["findings"][0]["cause"] == "none"
 
 
-def test_a_killed_worker_is_found_and_its_bundle_judges_alike(cluster, monkeypatch, capsys, tmp_path):
+def test_a_killed_worker_is_found_and_its_bundle_judges_alike(eagleray, cluster, capsys, tmp_path):
     cluster.add({**WORKER, "status": KILLED})
     cluster.logs["run-gpu-worker-y"] = "account 123456789012 reads with Bearer abcdefghijk from 10.0.0.7\n"
     bundle = tmp_path / "support.tar.gz"
-    assert run(monkeypatch, "--bundle", bundle, "--hide-addresses") == 1
+    assert eagleray("diagnose", "--bundle", bundle, "--hide-addresses") == 1
     told = capsys.readouterr()
     assert "pod/oom-killed" in told.out
     assert "1 account id" in told.err
@@ -64,28 +51,28 @@ def test_a_killed_worker_is_found_and_its_bundle_judges_alike(cluster, monkeypat
         texts = [stream.read().decode() for member in archive if (stream := archive.extractfile(member))]
     for secret in ("hf_abcdefghijklmnop", "123456789012", "abcdefghijk ", "10.0.0.7"):
         assert not [text for text in texts if secret in text]
-    assert run(monkeypatch, bundle) == 1
+    assert eagleray("diagnose", bundle) == 1
     assert "pod/oom-killed" in capsys.readouterr().out
 
 
-def test_what_may_not_be_asked_is_named_and_the_rest_is_judged(cluster, monkeypatch, capsys):
+def test_what_may_not_be_asked_is_named_and_the_rest_is_judged(eagleray, cluster, capsys):
     cluster.add({**WORKER, "status": KILLED})
     cluster.refuse = lambda method, path: 403 if "/nodes" in path else None
-    assert run(monkeypatch) == 1
+    assert eagleray("diagnose") == 1
     assert "not collected: nodes.json" in capsys.readouterr().err
 
 
-def test_without_a_cluster_there_is_one_clear_line(monkeypatch, capsys, tmp_path):
+def test_without_a_cluster_there_is_one_clear_line(eagleray, monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-    assert run(monkeypatch) == 2
+    assert eagleray("diagnose") == 2
     assert "no usable kubeconfig" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
     (["nowhere.log"], "no such file"), (["--hide-addresses"], "--bundle"),
     (["x.log", "--bundle", "y.tar.gz"], "--bundle")])
-def test_wrong_options_are_said_in_a_line(monkeypatch, capsys, arguments, said):
-    assert run(monkeypatch, *arguments) == 2
+def test_wrong_options_are_said_in_a_line(eagleray, capsys, arguments, said):
+    assert eagleray("diagnose", *arguments) == 2
     assert said in capsys.readouterr().err
 
 

@@ -16,7 +16,6 @@ from ops.down import command
 from ops.down.command import Wanted, run
 from ops.errors import CommandError, NothingToDoError, StoppedError
 from tests.ops.fake_aws import FakeAws, RefusedError, no_stack
-from tests.ops.fake_kubernetes import FakeKubernetes
 from tests.ops.standing import Standing
 
 STACKS = [f"eagleray-{part}" for part in ("network", "cluster", "platform", "training")]
@@ -82,15 +81,11 @@ class Project:
 
 
 @pytest.fixture
-def project(tmp_path, monkeypatch):
-    server = FakeKubernetes()
-    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path / "kubeconfig")))
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+def project(server, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(command, "_EVERY_SECONDS", 0.01)
     Standing(tmp_path, server)
-    yield Project(tmp_path, server, monkeypatch)
-    server.close()
+    return Project(tmp_path, server, monkeypatch)
 
 
 def test_jobs_go_before_clusters_before_stacks_and_the_bucket_stays(project):

@@ -9,23 +9,13 @@ from ops.context import Context
 from ops.errors import NothingToDoError
 from ops.logs_command import Wanted, What, run
 from tests.ops.fake_aws import Answer, FakeAws, RefusedError
-from tests.ops.fake_kubernetes import FakeKubernetes
 from tests.ops.standing import DRIVER, Standing, pod
 
 NO_GROUP = RefusedError("ResourceNotFoundException", "The specified log group does not exist.")
 
 
 @pytest.fixture
-def server():
-    fake = FakeKubernetes()
-    yield fake
-    fake.close()
-
-
-@pytest.fixture
 def app(server, tmp_path, monkeypatch):
-    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path / "kubeconfig")))
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.chdir(tmp_path)
     return Standing(tmp_path, server)
 

@@ -11,23 +11,14 @@ from ops.errors import NothingToDoError
 from ops.kube import KubeError, connect
 from ops.run_command import Wanted, run
 from ops.submitted_job import submitted_job
-from tests.ops.fake_kubernetes import RUNNING, SUCCEEDED, FakeKubernetes
+from tests.ops.fake_kubernetes import RUNNING, SUCCEEDED
 from tests.ops.standing import Standing
 
 _PACKAGE_FILES = cache(bundle.package_files)  # reads the whole package, which takes a second
 
 
 @pytest.fixture
-def server():
-    fake = FakeKubernetes()
-    yield fake
-    fake.close()
-
-
-@pytest.fixture
 def app(server, tmp_path, monkeypatch):
-    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path / "kubeconfig")))
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.chdir(tmp_path)
     standing = Standing(tmp_path, server)
     standing.set_job(**SUCCEEDED)

@@ -18,7 +18,7 @@ from ops.status import command
 from ops.status.command import Wanted, run
 from ops.status.pods import pod_state
 from tests.ops.fake_aws import FakeAws, RefusedError, stack
-from tests.ops.fake_kubernetes import RUNNING, SUCCEEDED, FakeKubernetes
+from tests.ops.fake_kubernetes import RUNNING, SUCCEEDED
 from tests.ops.standing import ROWS, Standing, ago, node, pod
 
 STACKS = [f"eagleray-{part}" for part in ("network", "cluster", "platform", "training")]
@@ -28,16 +28,7 @@ UNSCHEDULED = [{"type": "PodScheduled", "status": "False", "reason": "Unschedula
 
 
 @pytest.fixture
-def server():
-    fake = FakeKubernetes()
-    yield fake
-    fake.close()
-
-
-@pytest.fixture
 def app(server, tmp_path, monkeypatch):
-    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path / "kubeconfig")))
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(command, "_EVERY_SECONDS", 0.01)
     return Standing(tmp_path, server)

@@ -8,36 +8,31 @@ from types import SimpleNamespace
 
 import pytest
 
-from ops import cli
-
 SAMPLES = Path(__file__).resolve().parent.parent / "training" / "nccl_samples"
 
 
-def run(monkeypatch, *arguments):
+@pytest.fixture(autouse=True)
+def eighty_columns(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(sys, "argv", ["eagleray", "transport", *map(str, arguments)])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    return stop.value.code or 0
 
 
 @pytest.mark.parametrize(("sample", "code"), [
     ("efa-all_ranks", 0), ("tcp-socket_network", 3), ("error-memlock_limit", 4), ("unproven-single_node", 5)])
-def test_the_exit_code_is_the_verdict(monkeypatch, capsys, sample, code):
-    assert run(monkeypatch, SAMPLES / f"{sample}.log") == code
+def test_the_exit_code_is_the_verdict(eagleray, capsys, sample, code):
+    assert eagleray("transport", SAMPLES / f"{sample}.log") == code
     assert f"transport: {sample.split('-')[0]}" in capsys.readouterr().out
 
 
-def test_a_reason_comes_with_what_was_seen_and_how_to_mend_it_in_80_columns(monkeypatch, capsys):
-    run(monkeypatch, SAMPLES / "error-efa_peer_unreachable.log")
+def test_a_reason_comes_with_what_was_seen_and_how_to_mend_it_in_80_columns(eagleray, capsys):
+    eagleray("transport", SAMPLES / "error-efa_peer_unreachable.log")
     shown = capsys.readouterr().out
     assert "efa_peer_unreachable" in shown
     assert "mend: let the security group" in shown
     assert max(map(len, shown.splitlines())) <= 80
 
 
-def test_json_holds_reasons_and_ranks(monkeypatch, capsys):
-    assert run(monkeypatch, "--json", SAMPLES / "tcp-socket_network-one_of_two.log") == 3
+def test_json_holds_reasons_and_ranks(eagleray, capsys):
+    assert eagleray("transport", "--json", SAMPLES / "tcp-socket_network-one_of_two.log") == 3
     told = json.loads(capsys.readouterr().out)
     assert told["verdict"] == "tcp"
     assert [reason["code"] for reason in told["reasons"]] == ["socket_network"]
@@ -46,34 +41,34 @@ def test_json_holds_reasons_and_ranks(monkeypatch, capsys):
         ("node-a", "efa", {"NET/Libfabric": 1}), ("node-b", None, {})]
 
 
-def test_a_folder_is_all_files_below_it(monkeypatch, capsys, tmp_path):
+def test_a_folder_is_all_files_below_it(eagleray, capsys, tmp_path):
     lines = (SAMPLES / "efa-all_ranks.log").read_text().splitlines(keepends=True)
     for name in ("node-a", "node-b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "nccl.log").write_text("".join(line for line in lines if line.startswith(name)))
-    assert run(monkeypatch, tmp_path) == 0
+    assert eagleray("transport", tmp_path) == 0
     assert "one_rank_log" not in capsys.readouterr().out
-    assert run(monkeypatch, tmp_path, "--ranks", "4") == 5
+    assert eagleray("transport", tmp_path, "--ranks", "4") == 5
     assert "2 processes of 4" in capsys.readouterr().out
 
 
-def test_standard_input(monkeypatch):
+def test_standard_input(eagleray, monkeypatch):
     data = io.BytesIO((SAMPLES / "efa-all_ranks.log").read_bytes())
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=data))
-    assert run(monkeypatch, "-") == 0
+    assert eagleray("transport", "-") == 0
 
 
 @pytest.mark.parametrize(("name", "said"), [("nowhere.log", "no such file"), ("empty", "an empty folder")])
-def test_what_cannot_be_read_is_said_in_a_line(monkeypatch, capsys, tmp_path, name, said):
+def test_what_cannot_be_read_is_said_in_a_line(eagleray, capsys, tmp_path, name, said):
     (tmp_path / "empty").mkdir()
-    assert run(monkeypatch, SAMPLES / "efa-all_ranks.log", tmp_path / name) == 2
+    assert eagleray("transport", SAMPLES / "efa-all_ranks.log", tmp_path / name) == 2
     told = capsys.readouterr()
     assert said in told.err
     assert str(tmp_path / name) in told.err.replace("\n", "")
     assert not told.out
 
 
-def test_a_file_that_may_not_be_opened(monkeypatch, capsys, tmp_path):
+def test_a_file_that_may_not_be_opened(eagleray, monkeypatch, capsys, tmp_path):
     log = tmp_path / "nccl.log"
     log.write_text("x")
 
@@ -81,12 +76,12 @@ def test_a_file_that_may_not_be_opened(monkeypatch, capsys, tmp_path):
         raise PermissionError(13, "Permission denied", str(self))
 
     monkeypatch.setattr(Path, "open", refuse)  # as root, a mode would not refuse
-    assert run(monkeypatch, log) == 2
+    assert eagleray("transport", log) == 2
     assert "Permission denied" in capsys.readouterr().err
 
 
-def test_help_has_an_example_and_the_exit_codes(monkeypatch, capsys):
-    assert run(monkeypatch, "--help") == 0
+def test_help_has_an_example_and_the_exit_codes(eagleray, capsys):
+    assert eagleray("transport", "--help") == 0
     shown = capsys.readouterr().out
     assert "Example:" in shown
     assert "Exit codes: 0 efa, 3 tcp" in " ".join(shown.split())
