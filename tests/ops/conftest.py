@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from ops import cli
+from ops.preflight import registry
 from tests.ops.fake_kubernetes import FakeKubernetes
 
 
@@ -27,3 +28,9 @@ def eagleray(monkeypatch):
             cli.main()
         return stop.value.code or 0
     return run
+
+
+@pytest.fixture
+def public_registry(monkeypatch):
+    """The public registry has every image."""
+    monkeypatch.setattr(registry, "manifest_status", lambda *_: 200)
