@@ -12,6 +12,7 @@ import pickle
 import zlib
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from enum import Enum
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -118,10 +119,20 @@ class _MetadataUnpickler(pickle.Unpickler):
     }
 
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("builtins", "getattr"):
+            return _member
+        module = module.removesuffix("._local")  # Python 3.13 pickles a path by the name pathlib._local
         is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
         if is_dtype or (module, name) in self._ALLOWED:
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no checkpoint needs")
+
+
+def _member(kind: Any, name: str) -> Enum:
+    """All that a checkpoint may use getattr for: Python 3.11.0 to 3.11.3 pickle a member of an enum by it."""
+    if not (isinstance(kind, type) and issubclass(kind, Enum)):
+        raise pickle.UnpicklingError("it asks for an attribute, which no checkpoint needs")
+    return kind[name]
 
 
 class _CheckedFiles(FileSystem):

@@ -4,16 +4,19 @@ import io
 import os
 import pickle
 import zlib
+from enum import Enum
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import ranks
 import torch
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorProperties, TensorStorageMetadata
 
 from training import checkpoint, model, step
 from training.checkpoint import DamagedError, FileCheck
-from training.checkpoint_files import PlainValuesPlanner, ShardReader
+from training.checkpoint_files import PlainValuesPlanner, ShardReader, read_metadata
 from training.checkpointing import Checkpoints
 from training.config import CheckpointConfig, ModelConfig, OptimizerConfig, TrainConfig
 from training.errors import JobError
@@ -44,6 +47,8 @@ def hostile(kind, mark):
         "dotted": lambda: b"\x80\x04\x8c\x07pathlib\x8c\x09os.system\x93\x8c" + bytes([len(f"touch {mark}")])
         + f"touch {mark}".encode() + b"\x85R.",
         "by name": lambda: f"cos\nsystem\n(S'touch {mark}'\ntR.".encode(),
+        "an attribute": lambda: (f"cbuiltins\ngetattr\n(cpathlib\nPosixPath\nS'touch'\ntR(cpathlib\nPosixPath\n"
+                                 f"(S'{mark}'\ntRtR.").encode(),
         "cut short": lambda: pickle.dumps(Runs(os.system, f"touch {mark}"))[:-3],
         "endless": lambda: b"\x80\x04" + b"]" * 100_000 + b".",
         "no pickle": lambda: b"\x00" * 100,
@@ -51,8 +56,8 @@ def hostile(kind, mark):
     }[kind]()
 
 
-KINDS = ["os.system", "open", "eval", "inside", "dotted", "by name", "cut short", "endless", "no pickle",
-         "another thing"]
+KINDS = ["os.system", "open", "eval", "inside", "dotted", "by name", "an attribute", "cut short", "endless",
+         "no pickle", "another thing"]
 
 
 def plant(storage, payload):
@@ -65,6 +70,29 @@ def plant(storage, payload):
         path.write_bytes(data)
     checkpoint.complete(folder, 3, {n: FileCheck(len(d), f"{zlib.crc32(d):08x}") for n, d in files.items()})
     return folder
+
+
+class AsPython311(pickle.Pickler):
+    """Writes members of enums as Python 3.11.0 to 3.11.3 do."""
+
+    def reducer_override(self, obj):
+        return (getattr, (type(obj), obj.name)) if isinstance(obj, Enum) else NotImplemented
+
+
+def as_python_313(text):
+    return text.replace(b"cpathlib\n", b"cpathlib._local\n")
+
+
+@pytest.mark.parametrize("rewritten", [bytes, as_python_313], ids=["3.11", "3.11 and 3.13"])
+def test_what_another_python_wrote_is_read(rewritten):
+    tensor = TensorStorageMetadata(TensorProperties(), torch.Size([2]), [])
+    written = io.BytesIO()
+    AsPython311(written, protocol=3).dump(Metadata({"model.x": tensor}, storage_meta=StorageMeta(Path("run"))))
+    text = rewritten(written.getvalue())
+    assert b"getattr" in text
+    assert (b"pathlib._local" in text) is (rewritten is as_python_313)
+    found = read_metadata(io.BytesIO(text), ".metadata").state_dict_metadata["model.x"]
+    assert found == tensor
 
 
 @pytest.mark.parametrize("kind", KINDS)
