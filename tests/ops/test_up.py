@@ -2,6 +2,7 @@
 
 import io
 import json
+import threading
 import os
 import shutil
 import signal
@@ -68,7 +69,10 @@ class Project:
         (self.folder / "plan.json").write_text(json.dumps(zones))
 
     def world(self, stacks):
-        (self.folder / "world.json").write_text(json.dumps({"stacks": stacks, "events": {}}))
+        # whole or not at all: calls side by side read it, and answers side by side change it
+        new = self.folder / f"world.json.{threading.get_ident()}"
+        new.write_text(json.dumps({"stacks": stacks, "events": {}}))
+        new.replace(self.folder / "world.json")
 
     def up(self, overrides=None, **wanted):
         self.output = io.StringIO()
