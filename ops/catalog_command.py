@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from eagleray import catalog
-from ops import prices
 from ops.aws import FAILURES, Aws, error_code, trouble
 from ops.catalog_entry import CATALOG_FILE, SOURCE, as_text, entry_of, with_entry
 from ops.errors import CommandError, NothingToDoError
 from ops.price_list import API_REGION, fetch_instances, fetch_services
 from ops.price_list import SOURCE as PRICE_SOURCE
+from settings import prices
 from training.hardware import gpus
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from eagleray import catalog
-from ops.figure import Figure
-from ops.prices import HOURLY, Prices
 from settings import Settings
+from settings.figure import Figure
+from settings.prices import HOURLY, Prices
 from training import plan as recipes
 from training import topology
 from training.config import ModelConfig, TrainConfig, TrainJob

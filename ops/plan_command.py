@@ -15,8 +15,8 @@ from ops.comparison import compared
 from ops.context import Context
 from ops.plan import Plan, as_json, make_plan
 from ops.plan_screen import show, show_side_by_side
-from ops.prices import Prices, read_prices
 from settings import Settings
+from settings.prices import Prices, read_prices
 
 
 @dataclass(frozen=True)

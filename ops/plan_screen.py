@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ops.figure import Figure
 from ops.plan import NOT_INCLUDED, Cost, Plan, Prediction, Quota
+from settings.figure import Figure
 from training.config import ModelConfig
 
 

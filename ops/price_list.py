@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ops.prices import Price
+from settings.prices import Price
 
 API_REGION = "us-east-1"
 """Where the API answers, for every region."""

@@ -17,9 +17,9 @@ from ops.context import Context
 from ops.errors import CommandError
 from ops.interrupts import interrupts
 from ops.kube import Namespace, connect
-from ops.prices import read_prices
 from ops.status.screen import as_json, job_line, screen
 from ops.status.snapshot import Looker, Snapshot
+from settings.prices import read_prices
 
 _EVERY_SECONDS = 5.0
 _SILENCE_SECONDS = 300.0

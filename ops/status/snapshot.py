@@ -15,11 +15,11 @@ from ops.errors import CommandError, NothingToDoError
 from ops.kube import KubeError, Namespace
 from ops.preflight.finding import Region
 from ops.preflight.stack_checks import STACKS, holds_resources, stack_state
-from ops.prices import Prices
 from ops.status.pods import PodState, pod_state
 from ops.status.run_state import RunState, run_state
 from ops.status.spent import Spent, spent
 from settings import Settings
+from settings.prices import Prices
 
 _LOG_LINES = 200
 GPU, EFA = "nvidia.com/gpu", "vpc.amazonaws.com/efa"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from ops.figure import Figure
 from ops.plan import NOT_INCLUDED
-from ops.prices import Prices
+from settings.figure import Figure
+from settings.prices import Prices
 
 _GONE = f"without {NOT_INCLUDED}, and without what is already gone"
 

@@ -14,8 +14,8 @@ from eagleray import catalog
 from ops.catalog_command import add_type, update_prices
 from ops.catalog_entry import CATALOG_FILE, as_text, entry_of, network_mbps
 from ops.errors import CommandError, NothingToDoError
-from ops.prices import PRICE_FILE
-from ops.prices import as_text as price_text
+from settings.prices import PRICE_FILE
+from settings.prices import as_text as price_text
 
 TYPES = catalog.instance_types()
 IN_MOTO = sorted(name for name in TYPES if name in INSTANCE_TYPES)

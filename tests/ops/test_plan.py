@@ -17,8 +17,8 @@ from ops.context import Context, read_context
 from ops.errors import NothingToDoError
 from ops.plan import make_plan
 from ops.plan_command import Wanted, run
-from ops.prices import Price, Prices, read_prices
 from settings import load_settings
+from settings.prices import Price, Prices, read_prices
 from training import topology
 from training.hardware import hardware_of
 from training.shape import known_shape
@@ -227,7 +227,7 @@ def test_an_unknown_thing_to_compare_is_named():
 
 
 def test_a_price_that_nobody_knows_is_unknown_and_never_a_guess():
-    known = json.loads((ROOT / "ops" / "prices.json").read_text())
+    known = json.loads((ROOT / "settings" / "prices.json").read_text())
     assert "ap-south-1" not in known["instances"]
     here = "region=ap-south-1,network.zone=ap-south-1a,network.second_zone=ap-south-1b"
     data = as_data(overrides=here)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ops.figure import Figure
+from settings.figure import Figure
 
 PRICE_FILE = Path(__file__).parent / "prices.json"
 HOURLY = "$/h"
