@@ -86,6 +86,17 @@ class TrainConfig(Strict):
             raise ValueError("steps is empty; say how long the training is in steps or in tokens")
         return self
 
+    @model_validator(mode="after")
+    def _storage_that_fails_is_no_hang(self) -> TrainConfig:
+        # A save that is due waits for the one before, and where that failed for its own end too (checkpointing.py).
+        limit, retry = self.hang.checkpoint_minutes, self.checkpoint.retry_minutes
+        if limit <= 2 * retry:
+            raise ValueError(f"hang.checkpoint_minutes {limit:g} is not above twice checkpoint.retry_minutes "
+                             f"{retry:g}: training may wait for two saves in a row, each tried again for that long, "
+                             f"and would be ended as hanging meanwhile; use checkpoint.retry_minutes below "
+                             f"{limit / 2:g}, or more hang.checkpoint_minutes")
+        return self
+
 
 class Placement(Strict):
     """Where the job runs. Derived from the infrastructure settings, never written by hand."""

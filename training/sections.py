@@ -132,7 +132,7 @@ class HangConfig(Strict):
     step_minutes: float = Field(default=5, gt=0, le=1440)
     """Minutes that a step may take, its data included."""
     checkpoint_minutes: float = Field(default=30, gt=0, le=1440)
-    """Minutes that training may stand still for a checkpoint."""
+    """Minutes that training may stand still for a checkpoint: more than twice checkpoint.retry_minutes."""
     start_minutes: float = Field(default=60, gt=0, le=1440)
     """Minutes from the first sign of all ranks to the end of the first step, with download and compilation."""
 

@@ -127,6 +127,8 @@ def test_h100_has_32_efa_interfaces_and_16_workers():
         ("training.data.path=/x", ["set kind to text"]),
         ("training.model.architecture={model_type: qwen2}", ["set weights to random"]),
         ("training.optimizer.learning_rate=.inf", ["learning_rate"]),
+        ("training.hang.checkpoint_minutes=20",
+         ["checkpoint_minutes 20 is not above twice checkpoint.retry_minutes 10", "retry_minutes below 10"]),
         ("nonsense", ["set=nonsense", "path=value"]),
         ("gpu.nodes=[", ["not YAML"]),
     ],
