@@ -92,8 +92,8 @@ class TrainConfig(Strict):
         limit, retry = self.hang.checkpoint_minutes, self.checkpoint.retry_minutes
         if limit <= 2 * retry:
             raise ValueError(f"hang.checkpoint_minutes {limit:g} is not above twice checkpoint.retry_minutes "
-                             f"{retry:g}: training may wait for two saves in a row, each tried again for that long, "
-                             f"and would be ended as hanging meanwhile; use checkpoint.retry_minutes below "
+                             f"{retry:g}: training may wait for two saves in a row, each tried again for that "
+                             "long, and would be ended as hanging meanwhile; use checkpoint.retry_minutes below "
                              f"{limit / 2:g}, or more hang.checkpoint_minutes")
         return self
 
