@@ -7,10 +7,10 @@ import math
 import resource
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -186,6 +186,13 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
+class TakesRecords(Protocol):
+    """Who else wants the records (live_metrics.py)."""
+
+    def note(self, record: Mapping[str, Any]) -> None:
+        """One record, with what was noted for it."""
+
+
 class MetricsLog:
     """metrics.jsonl, one line a step. On a disk a line is there at once; on S3 after `flush`.
 
@@ -194,10 +201,12 @@ class MetricsLog:
         resumed_at: lines of later steps are dropped, for they will be trained again.
         steps: length of the run.
         notes: lines for people, shown before the first step.
+        live: gets each record too.
     """
 
-    def __init__(self, folder: RunFolder, resumed_at: int, steps: int, notes: Sequence[str] = ()) -> None:
-        self._folder, self._steps = folder, steps
+    def __init__(self, folder: RunFolder, resumed_at: int, steps: int, notes: Sequence[str] = (),
+                 live: TakesRecords | None = None) -> None:
+        self._folder, self._steps, self._live = folder, steps, live
         self._noted: dict[str, Any] = {}
         self._is_behind = False
         for note in notes:
@@ -214,8 +223,11 @@ class MetricsLog:
     def add(self, record: dict[str, Any]) -> None:
         """Write one record, and print it for people."""
         noted, self._noted = self._noted, {}
-        line = json.dumps({**record, **noted}, allow_nan=False)
+        whole = {**record, **noted}
+        line = json.dumps(whole, allow_nan=False)
         self._lines.append(line)
+        if self._live is not None:
+            self._live.note(whole)
         if self._folder.is_local and not self._is_behind:
             try:
                 self._folder.append_line(_FILE, line)

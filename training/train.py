@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from training.config import TrainJob
 from training.errors import AgreedError, JobError, first_line, together
 from training.final_export import export_at_end
 from training.lease import Lease
+from training.live_metrics import LiveMetrics
 from training.preemption import Notice
 from training.pretrained import Pretrained
 from training.shape import ModelShape, UnknownShapeError, known_shape
@@ -253,7 +255,8 @@ def train(written: TrainJob, dog: watchdog.Watchdog) -> str | None:
     startup.ended("checkpoint")
 
     place.note_start(folder, written, previous, resumed, reasons, device, node)
-    log = checkpoints.log = metrics.MetricsLog(folder, done, config.steps, reasons) if rank == 0 else None
+    live = LiveMetrics(job, proof, resumed_at=done, starts_before=previous.get("starts", 0)) if rank == 0 else None
+    log = checkpoints.log = metrics.MetricsLog(folder, done, config.steps, reasons, live) if rank == 0 else None
     flops = metrics.flops_per_token(trained, architecture, config.sequence_length)
     proof.start_counting()
     meter = metrics.StepMeter(job.tokens_per_step, world, flops, device)
@@ -261,7 +264,7 @@ def train(written: TrainJob, dog: watchdog.Watchdog) -> str | None:
     prefetched = data.Prefetched(sequences, config, rank, world, device)
     notice = Notice(ray.train.get_preemption_info)
 
-    with checkpoints:
+    with checkpoints, live or nullcontext():
         for number in range(done + 1, config.steps + 1):
             torch.manual_seed(config.seed + number * world + rank)  # dropout, the same after a restart
             rate = step.learning_rate(config.optimizer, number, config.steps)

@@ -134,6 +134,13 @@ class Wire:
         self._note(found, "the last step", counters=counters.merge(nodes))
         self._write()
 
+    @property
+    def carries_efa(self) -> bool | None:
+        """Whether the last look proved EFA; None before the first, and on one node, where nothing crosses."""
+        if self._job.placement.nodes == 1 or not self._told:
+            return None
+        return self._told["verdict"] == "efa"
+
     def _first_of_node(self) -> bool:
         return dist.get_rank() % self._job.placement.workers_per_node == 0
 
