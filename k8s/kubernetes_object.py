@@ -16,10 +16,11 @@ class KubernetesObject(cdk8s.ApiObject):
     """
 
     def __init__(self, scope: Construct, construct_id: str, *, api_version: str, kind: str, name: str,
-                 namespace: str | None = None, **fields: Any) -> None:
+                 namespace: str | None = None, annotations: Mapping[str, str] | None = None,
+                 **fields: Any) -> None:
         """`fields` are the top-level fields beside metadata, as they stand in YAML: `spec`, `data` …"""
         super().__init__(scope, construct_id, api_version=api_version, kind=kind,
-                         metadata=cdk8s.ApiObjectMetadata(name=name, namespace=namespace))
+                         metadata=cdk8s.ApiObjectMetadata(name=name, namespace=namespace, annotations=annotations))
         for field, value in fields.items():
             self.add_json_patch(cdk8s.JsonPatch.add(f"/{field}", value))
 

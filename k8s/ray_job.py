@@ -10,6 +10,7 @@ import yaml
 from constructs import Construct
 
 from k8s.bundle import CodeBundle
+from k8s.deadlines import ENDS_BY, Deadlines
 from k8s.kubernetes_object import CONFINED, CONFINED_POD, KubernetesObject, env
 from k8s.ray_cluster import NO_GPU
 from training.config import digest
@@ -27,20 +28,13 @@ _STOP_JOB = ('ray job stop --no-wait --address "http://${RAY_DASHBOARD_ADDRESS#h
 
 
 @dataclass(frozen=True)
-class Deadlines:
-    """Seconds from a job's creation: to `start` (nodes, image, workers), and to its end (`run`)."""
-
-    start: int
-    run: int
-
-
-@dataclass(frozen=True)
 class JobSpec:
     """A RayJob's `spec`, and what it runs on, and the name that follows from both."""
 
     prefix: str
     spec: Mapping[str, Any]
     cluster_hash: str
+    annotations: Mapping[str, str]
 
     @property
     def name(self) -> str:
@@ -57,7 +51,7 @@ class RayJob(KubernetesObject):
 
     def __init__(self, scope: Construct, construct_id: str, *, namespace: str, job: JobSpec) -> None:
         super().__init__(scope, construct_id, api_version="ray.io/v1", kind="RayJob",
-                         name=job.name, namespace=namespace, spec=dict(job.spec))
+                         name=job.name, namespace=namespace, annotations=job.annotations, spec=dict(job.spec))
 
 
 def job_spec(*, prefix: str, cluster: str, cluster_hash: str, image: str, bundle: CodeBundle,
@@ -81,7 +75,7 @@ def job_spec(*, prefix: str, cluster: str, cluster_hash: str, image: str, bundle
         "submitterConfig": {"backoffLimit": 0},
         "submitterPodTemplate": {"metadata": {"labels": SUBMITTER_PODS},
                                  "spec": _submitter(image, bundle, deadlines)},
-    }, cluster_hash)
+    }, cluster_hash, {ENDS_BY: deadlines.why})
 
 
 def _runtime_env(deadlines: Deadlines) -> str:

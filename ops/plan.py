@@ -5,32 +5,22 @@ The predictions are those of training/topology.py, by which the job itself picks
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from eagleray import catalog
 from settings import Settings
+from settings.cost import Cost, dollars_an_hour, hourly_costs, rented
 from settings.figure import Figure
-from settings.prices import HOURLY, Prices
+from settings.prices import Prices
 from training import plan as recipes
 from training import topology
 from training.config import ModelConfig, TrainConfig, TrainJob
 from training.hardware import UnknownGpuError, gpus, hardware_of
 from training.shape import ModelShape, known_shape
 
-NOT_INCLUDED = "disks, data transfer, S3, logs"
-"""What a plan's dollars leave out: small, or not known before the run."""
 LONGEST_RUN_HOURS = 720
 """The most that ray.run_hours may be."""
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Something that is paid by the hour; `each` is the price of one."""
-
-    what: str
-    count: int
-    each: Figure
 
 
 @dataclass(frozen=True)
@@ -83,8 +73,8 @@ class Plan:
 
 def make_plan(label: str, settings: Settings, prices: Prices) -> Plan:
     """The plan of these settings; `label` is what the person called them."""
-    costs = _costs(settings, prices)
-    hourly = _sum(costs)
+    costs = hourly_costs(rented(settings), settings.gpu.nodes, prices)
+    hourly = dollars_an_hour(costs)
     fits, problem, prediction, reasons = _predict(settings, hourly)
     return Plan(label, settings, fits, problem, _gpu_quota(settings), _system_quota(settings), costs, hourly,
                 prediction, reasons, (*_deadline(settings, prediction), *_reservation(settings, costs[0])))
@@ -144,42 +134,6 @@ def _spent(hourly: Figure, hours: float, unit: str, note: str) -> Figure:
     return Figure.predicted(hourly.value * hours, unit, note)
 
 
-def _costs(settings: Settings, prices: Prices) -> tuple[Cost, ...]:
-    region, gpu, system = settings.region, settings.gpu, settings.system
-    support = catalog.eks_versions()[settings.cluster.version]["support"]
-    extended = support == "extended"
-    control_plane = prices.service(region, "eks_extended" if extended else "eks_standard")
-    return (
-        Cost(gpu.instance_type, gpu.nodes, _gpu_price(settings, prices)),
-        Cost(system.instance_type, system.nodes, prices.instance(region, system.instance_type)),
-        Cost(f"EKS control plane{', extended support' if extended else ''}", 1, control_plane),
-        Cost("NAT gateway", 1, prices.service(region, "nat_gateway")),
-    )
-
-
-def _gpu_price(settings: Settings, prices: Prices) -> Figure:
-    kind = settings.gpu.capacity.kind
-    on_demand = prices.instance(settings.region, settings.gpu.instance_type)
-    if kind == "spot":
-        most = "" if on_demand.value is None else f"; at most the on-demand ${on_demand.value:,.2f} an hour each"
-        return Figure.unknown(HOURLY, f"spot prices change by the hour{most}")
-    if kind == "capacity-block":
-        return Figure.unknown(HOURLY, "a Capacity Block is paid as a whole when it is bought")
-    return on_demand
-
-
-def _sum(costs: tuple[Cost, ...]) -> Figure:
-    unknown: dict[str, list[str]] = {}
-    for cost in costs:
-        if cost.each.value is None:
-            unknown.setdefault(cost.each.note, []).append(cost.what)
-    if unknown:
-        return Figure.unknown(HOURLY, "; ".join(f"{', '.join(what)}: {why}" for why, what in unknown.items()))
-    total = sum(cost.count * (cost.each.value or 0) for cost in costs)
-    oldest = min(cost.each.note.split(":")[0] for cost in costs)
-    return Figure(total, HOURLY, "published", f"list prices, the oldest of {oldest}; without {NOT_INCLUDED}")
-
-
 def _gpu_quota(settings: Settings) -> Quota | None:
     kind, node = settings.gpu.capacity.kind, settings.gpu.instance
     if kind == "capacity-block":  # its instances count towards no quota
@@ -202,20 +156,23 @@ def _reservation(settings: Settings, nodes: Cost) -> tuple[str, ...]:
     hours = capacity.hours + 1  # it ends on a full hour
     most = nodes.each.times(nodes.count * hours).value
     spent = "" if most is None else f", ${most:,.2f} for its nodes alone"
-    return (f"the reservation bills for up to {hours} hours (gpu.capacity.hours){spent}, also while no node runs",)
+    beyond = "" if settings.ray.max_dollars is None else "; ray.max_dollars ends the job, and not the reservation"
+    return (f"the reservation bills for up to {hours} hours (gpu.capacity.hours){spent}, also while no node runs"
+            f"{beyond}",)
 
 
 def _deadline(settings: Settings, prediction: Prediction | None) -> tuple[str, ...]:
     if prediction is None or prediction.hours.value is None:
         return ()
-    hours, limit = prediction.hours.value, settings.ray.run_hours
-    if hours < limit:
+    hours, limit = prediction.hours.value, settings.run_limit
+    if hours < limit.seconds / 3600:
         return ()
     enough = int(hours * 1.2) + 1
-    ways = [f"ray.run_hours={enough}"] if enough <= LONGEST_RUN_HOURS else []
-    ways.append("more or faster nodes, or a shorter training")
-    return (f"the job is stopped after {limit} hours (ray.run_hours), and is predicted to take {hours:,.0f}; "
-            f"use {', '.join(ways)}",)
+    raised = [f"ray.max_dollars={limit.dollars * enough * 3600 / limit.seconds:.0f}"] if limit.dollars else []
+    raised += [f"ray.run_hours={enough}"] if settings.ray.run_hours < enough <= LONGEST_RUN_HOURS else []
+    ways = " and ".join(raised)
+    return (f"the job is stopped {limit.text}, and is predicted to take {hours:,.1f} hours; "
+            f"use {ways + ', ' if ways else ''}more or faster nodes, or a shorter training",)
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
@@ -240,6 +197,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
                    for q in (plan.gpu_quota, plan.system_quota) if q],
         "costs": [{"what": c.what, "count": c.count, "each": c.each.as_json()} for c in plan.costs],
         "dollars_per_hour": plan.dollars_per_hour.as_json(),
+        "ends": asdict(settings.run_limit),
         "training": None if plan.prediction is None else _training_json(plan.prediction),
         "reasons": list(plan.reasons),
     }

@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ops.plan import NOT_INCLUDED, Cost, Plan, Prediction, Quota
+from ops.plan import Plan, Prediction, Quota
+from settings.cost import NOT_INCLUDED, Cost
 from settings.figure import Figure
 from training.config import ModelConfig
 
@@ -78,6 +79,7 @@ def _money_rows(plan: Plan, rows: Table) -> None:
                  else f"unknown: {escape(total.note)}", _basis(total))
     for cost in plan.costs:
         rows.add_row("", escape(_cost(cost)), _basis(cost.each))
+    rows.add_row("a job ends", escape(plan.settings.run_limit.text))
 
 
 def _cost(cost: Cost) -> str:

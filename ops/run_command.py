@@ -10,8 +10,9 @@ from typing import Any
 
 import training
 from k8s.bundle import CodeBundle, job_bundle
+from k8s.deadlines import Deadlines
 from k8s.further_job import further_job_objects
-from k8s.ray_job import Deadlines, JobSpec, job_spec
+from k8s.ray_job import JobSpec, job_spec
 from ops.context import Context
 from ops.deployed_run import DeployedRun, is_over, of_cluster, run_of, standing_cluster
 from ops.errors import NothingToDoError
@@ -20,7 +21,7 @@ from settings import Settings, SettingsError
 from settings.loading import overridden
 from training.config import digest
 
-_OF_A_JOB = (("training",), ("ray", "run_hours"), ("ray", "start_minutes"))
+_OF_A_JOB = (("training",), ("ray", "run_hours"), ("ray", "max_dollars"), ("ray", "start_minutes"))
 """Settings that a job may have of its own; all others are the cluster's."""
 _LONGEST_NAME = 34
 """Of --name: KubeRay takes 47 characters, and `-` and 12 of the hash come behind it."""
@@ -130,7 +131,10 @@ def _job(settings: Settings, name: str, bundle: CodeBundle, standing: dict[str, 
          queue_hours: int | None) -> JobSpec:
     """The job. In line it waits with its driver running, which asks Ray for the GPUs until the deadline."""
     queue = (queue_hours or 0) * 3600
-    deadlines = Deadlines(start=settings.ray.start_minutes * 60 + queue, run=settings.ray.run_hours * 3600 + queue)
+    limit = settings.run_limit
+    # Nothing outside of the job knows when its turn comes: what waits in line uses up a ceiling of dollars too.
+    run = limit.seconds + (queue if limit.dollars is None else 0)
+    deadlines = Deadlines(start=settings.ray.start_minutes * 60 + queue, run=run, why=limit.why)
     return job_spec(prefix=name, cluster=settings.name, cluster_hash=digest(standing["metadata"].get("uid")),
                     image=settings.ray.image, bundle=bundle, deadlines=deadlines)
 

@@ -11,7 +11,9 @@ from pydantic import Field, field_validator, model_validator
 from eagleray import catalog
 from settings.api_ranges import OPEN_TO_THE_WORLD, ipv4_network, keep_out_the_world
 from settings.capacity import Capacity, CapacityBlock, OnDemand
+from settings.cost import rented
 from settings.images import DigestSettings, ImageName, RayVersion
+from settings.run_limit import RunLimit, run_limit
 from settings.strict import Strict
 from training.config import Placement, TrainConfig, TrainJob
 
@@ -211,6 +213,9 @@ class RaySettings(Strict):
     """Minutes that a job waits for nodes, image and workers; Ray Train tries up to four times before it fails."""
     run_hours: int = Field(default=24, ge=1, le=720)
     """Hours after which a job is stopped, whatever it does."""
+    max_dollars: float | None = Field(default=None, gt=0, le=1e9)
+    """US dollars that a job may cost before it is stopped: list prices, of all that bills by the hour; none: only
+    `run_hours` stops it."""
 
     @model_validator(mode="after")
     def _starts_before_it_ends(self) -> RaySettings:
@@ -283,13 +288,23 @@ class Settings(Strict):
                              "cannot be proven; use auto, or gpu.nodes 2 or more")
         return self
 
+    @model_validator(mode="after")
+    def _ceiling_can_be_held(self) -> Settings:
+        run_limit(self)
+        return self
+
+    @property
+    def run_limit(self) -> RunLimit:
+        """When a job is ended, whatever it does."""
+        return run_limit(self)
+
     def placement(self, storage: str) -> Placement:
         """Where the job runs: one rank a GPU. `storage` is the URI for checkpoints."""
         node = self.gpu.instance
         return Placement(
             nodes=self.gpu.nodes, workers_per_node=node.gpus, storage=storage,
             gpu=node.gpu, gpu_memory_mib=node.gpu_mem_mib, link_mbps=node.net_mbps,
-            efa_per_node=node.efa,
+            efa_per_node=node.efa, rented=rented(self),
         )
 
     def train_job(self, storage: str) -> TrainJob:

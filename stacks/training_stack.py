@@ -12,8 +12,9 @@ from constructs import Construct
 from eagleray.identity import PodIdentityRole
 from eagleray.storage import TrainingBucket
 from k8s.bundle import CodeBundle, job_bundle
+from k8s.deadlines import Deadlines
 from k8s.ray_cluster import RayPods, WorkerGroup, ray_cluster_spec
-from k8s.ray_job import Deadlines, JobSpec, job_spec
+from k8s.ray_job import JobSpec, job_spec
 from k8s.training import training_objects
 from k8s.worker_env import efa_environment
 from settings.model import Settings
@@ -66,13 +67,16 @@ class TrainingStack(Stack):
         ray_job = apply_manifest(self, _hashed("RayJob", job.name), cluster, objects.job)
         ray_job.node.add_dependency(ray_cluster, *code)
 
-        self._tell(namespace, job.name, storage)
+        self._tell(settings, job.name, storage)
 
-    def _tell(self, namespace: str, job: str, storage: TrainingBucket) -> None:
+    def _tell(self, settings: Settings, job: str, storage: TrainingBucket) -> None:
+        namespace = settings.ray.namespace
         CfnOutput(self, "Bucket", description="Checkpoints and results; stays when the stack is destroyed",
                   value=storage.bucket.bucket_name)
         CfnOutput(self, "Namespace", value=namespace)
         CfnOutput(self, "Job", value=job)
+        CfnOutput(self, "JobEnds", description="Whatever the job does: nobody needs to watch it",
+                  value=settings.run_limit.text)
         CfnOutput(self, "Status", description="Run this to see whether the job waits, runs or failed, and why",
                   value=f"kubectl --namespace {namespace} describe rayjob {job}")
         CfnOutput(self, "Watch", description="Run this to follow the job's log, once it is submitted",
@@ -80,7 +84,8 @@ class TrainingStack(Stack):
 
 
 def _job(settings: Settings, bundle: CodeBundle, cluster_hash: str) -> JobSpec:
-    deadlines = Deadlines(start=settings.ray.start_minutes * 60, run=settings.ray.run_hours * 3600)
+    limit = settings.run_limit
+    deadlines = Deadlines(start=settings.ray.start_minutes * 60, run=limit.seconds, why=limit.why)
     return job_spec(prefix=settings.name, cluster=settings.name, cluster_hash=cluster_hash,
                     image=settings.ray.image, bundle=bundle, deadlines=deadlines)
 

@@ -98,6 +98,23 @@ class TrainConfig(Strict):
         return self
 
 
+class Rented(Strict):
+    """What bills by the hour while a job runs, for its cost; the number of its nodes is the placement's."""
+
+    region: str
+    """AWS region."""
+    instance_type: str
+    """Type of the GPU nodes."""
+    capacity: str
+    """How they are obtained: a kind of gpu.capacity."""
+    system_type: str
+    """Type of the system nodes."""
+    system_nodes: int = Field(ge=1)
+    """System nodes."""
+    control_plane: Literal["standard", "extended"]
+    """Support of the EKS version, which its price follows."""
+
+
 class Placement(Strict):
     """Where the job runs. Derived from the infrastructure settings, never written by hand."""
 
@@ -119,6 +136,8 @@ class Placement(Strict):
     """Network of one node in Mbit/s, all its cards together."""
     efa_per_node: int = Field(default=0, ge=0)
     """EFA interfaces of one node."""
+    rented: Rented | None = None
+    """What bills by the hour; none: nothing does, as on a laptop."""
 
     @model_validator(mode="after")
     def _backend_has_its_device(self) -> Placement:

@@ -86,7 +86,7 @@ def logs(
 @app.command(epilog="Example: eagleray run --set training.steps=50,training.seed=7 --name seed-7 --queue 12")
 def run(
     overrides: Annotated[list[str] | None, typer.Option("--set", metavar="PATH=VALUE,…", help=
-        "Settings of this job: training.*, ray.run_hours, ray.start_minutes.")] = None,
+        "Settings of this job: training.*, ray.run_hours, ray.max_dollars, ray.start_minutes.")] = None,
     name: Annotated[str | None, typer.Option(help="Of job and folder, in place of the deployment's.")] = None,
     queue: Annotated[int | None, typer.Option(min=1, max=720, metavar="HOURS", help=
         "Wait that long for GPUs that other jobs have.")] = None,

@@ -124,7 +124,11 @@ def _job_words(job: JobState) -> list[str]:
         state += f" after {_span(job.ended - job.since)}"
     elif job.since and not job.is_over:
         state += f" for {_span(datetime.now(job.since.tzinfo) - job.since)}"
-    return [state, *([job.why] if job.why else [])]
+    words = [state, *([job.why] if job.why else [])]
+    if job.deadline and not job.is_over:
+        by = f" ({job.ends_by})" if job.ends_by else ""
+        words.append(f"ends at {job.deadline:%Y-%m-%d %H:%M} UTC at the latest{by}")
+    return words
 
 
 def _run(found: Snapshot) -> Iterator[str]:
@@ -184,13 +188,18 @@ def as_json(found: Snapshot) -> dict[str, Any]:
                      "efa_per_node": gpu.instance.efa},
         "nodes": _each(found.nodes, "name", "instance_type", "state", "gpus", "efa"),
         "pods": _each(found.pods, "name", "state", "why", "node"),
-        "jobs": _each(found.jobs, "name", "deployment", "job", "why", "is_over"),
+        "jobs": None if found.jobs is None else [_job_json(job) for job in found.jobs],
         "job": found.shown.name if found.shown else None,
         "run": found.run.as_json() if found.run else None,
         "dollars": found.spent.dollars.as_json() if found.spent else None,
         "dollars_per_hour": found.spent.an_hour.as_json() if found.spent else None,
         "unknown": _each(found.unknown, "what", "why"),
     }
+
+
+def _job_json(job: JobState) -> dict[str, Any]:
+    kept = {name: getattr(job, name) for name in ("name", "deployment", "job", "why", "is_over", "ends_by")}
+    return {**kept, "deadline": job.deadline.isoformat() if job.deadline else None}
 
 
 def _each(items: Iterable[Any] | None, *names: str) -> list[dict[str, Any]] | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from eagleray import catalog
+from k8s.deadlines import ENDS_BY
 from ops.aws import FAILURES, Aws, trouble
 from ops.cluster_parts import DEVICE_PLUGINS, OPERATOR, Part
 from ops.deployed_run import chosen, is_over, of_cluster, run_of
@@ -48,7 +49,10 @@ class NodeState:
 
 @dataclass(frozen=True)
 class JobState:
-    """A RayJob: KubeRay's words for it, its reason, and since when."""
+    """A RayJob: KubeRay's words for it, its reason, and since when.
+
+    `deadline`: when KubeRay ends it, if it is still there then; `ends_by`: the setting that says so.
+    """
 
     name: str
     deployment: str
@@ -57,6 +61,8 @@ class JobState:
     since: datetime | None
     ended: datetime | None
     is_over: bool
+    deadline: datetime | None = None
+    ends_by: str | None = None
 
     @property
     def succeeded(self) -> bool:
@@ -181,11 +187,14 @@ def job_state(job: Mapping[str, Any]) -> JobState:
     """The state of a RayJob as the API server writes it."""
     status = job.get("status") or {}
     why = ": ".join(str(status[key]) for key in ("reason", "message") if status.get(key))
+    since = _time(status.get("startTime") or job["metadata"].get("creationTimestamp"))
+    seconds = job["spec"].get("activeDeadlineSeconds")
     return JobState(
         name=job["metadata"]["name"], deployment=status.get("jobDeploymentStatus") or "not looked at yet",
         job=status.get("jobStatus") or "", why=" ".join(why.split()),
-        since=_time(status.get("startTime") or job["metadata"].get("creationTimestamp")),
-        ended=_time(status.get("endTime")), is_over=is_over(job))
+        since=since, ended=_time(status.get("endTime")), is_over=is_over(job),
+        deadline=since + timedelta(seconds=seconds) if since and seconds else None,
+        ends_by=(job["metadata"].get("annotations") or {}).get(ENDS_BY))
 
 
 def node_state(node: Mapping[str, Any]) -> NodeState:

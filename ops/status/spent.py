@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from ops.plan import NOT_INCLUDED
+from settings.cost import NOT_INCLUDED
 from settings.figure import Figure
 from settings.prices import Prices
 

@@ -10,14 +10,15 @@ import yaml
 from lookup import only, variables
 
 from k8s.bundle import CodeBundle
-from k8s.ray_job import Deadlines, job_spec
+from k8s.deadlines import ENDS_BY, Deadlines
+from k8s.ray_job import job_spec
 from settings import load_settings
 
 
 def spec_of(**changes):
     bundle = changes.pop("bundle", CodeBundle("run", {"training/train.py": "1"}))
     given = {"prefix": "run", "cluster": "run", "cluster_hash": "1", "image": "an/image:1",
-             "deadlines": Deadlines(600, 3600)}
+             "deadlines": Deadlines(600, 3600, "ray.run_hours 1")}
     return job_spec(**{**given, **changes}, bundle=bundle)
 
 
@@ -34,8 +35,8 @@ def test_name_fits_what_kuberay_accepts_even_for_the_longest_prefix():
     {"image": "an/image:2"},
     {"cluster": "other"},
     {"cluster_hash": "2"},
-    {"deadlines": Deadlines(600, 7200)},
-    {"deadlines": Deadlines(900, 3600)},
+    {"deadlines": Deadlines(600, 7200, "ray.run_hours 2")},
+    {"deadlines": Deadlines(900, 3600, "ray.run_hours 1")},
     {"bundle": CodeBundle("run", {"training/train.py": "2"})},
 ], ids=["image", "cluster", "pods", "run", "start", "code"])
 def test_any_change_makes_another_job(change):
@@ -80,11 +81,22 @@ def test_entrypoint_runs_the_trainer_on_the_bundles_job_file(ray_job, code):
 
 # Deadlines
 
+def test_a_job_ends_after_its_hours(ray_job):
+    assert ray_job["spec"]["activeDeadlineSeconds"] == 24 * 3600
+    assert ray_job["metadata"]["annotations"] == {ENDS_BY: "ray.run_hours 24"}
+
+
 def test_deadlines_come_from_the_settings(synth):
-    spec = only(synth("l4", "ray.start_minutes=11,ray.run_hours=3").manifests, "RayJob")["spec"]
+    app = synth("l4", "ray.start_minutes=11,ray.max_dollars=20")
+    job = only(app.manifests, "RayJob")
+    spec, seconds = job["spec"], load_settings("l4", "ray.max_dollars=20").run_limit.seconds
     assert spec["preRunningDeadlineSeconds"] == 660
-    assert spec["activeDeadlineSeconds"] == 10_800
-    assert spec["submitterPodTemplate"]["spec"]["activeDeadlineSeconds"] == 10_800
+    assert 3600 < spec["activeDeadlineSeconds"] == seconds < 7200
+    assert spec["submitterPodTemplate"]["spec"]["activeDeadlineSeconds"] == seconds
+    # What a person sees in `cdk diff`, and `eagleray status` later.
+    outputs = app.templates["TrainingStack"].to_json()["Outputs"]
+    assert "ray.max_dollars 20 at $9.55 an hour" in outputs["JobEnds"]["Value"]
+    assert "ray.max_dollars 20" in job["metadata"]["annotations"][ENDS_BY]
     env = yaml.safe_load(spec["runtimeEnvYAML"])["env_vars"]
     assert env["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] == "660"
 

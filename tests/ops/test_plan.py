@@ -185,6 +185,16 @@ def test_a_run_that_the_deadline_will_cut_off_is_warned_of():
                          read_prices()).warnings
 
 
+def test_a_ceiling_of_dollars_is_shown_and_one_that_cuts_the_run_off_is_warned_of():
+    assert "ray.max_dollars 20 at $9.55 an hour" in planned(overrides="ray.max_dollars=20")
+    assert as_data(overrides="ray.max_dollars=20")["ends"]["dollars"] == 20
+    (warning,) = as_data(overrides="ray.max_dollars=20,training.tokens=1e9")["warnings"]
+    enough = warning.split("use ray.max_dollars=")[1].split(",")[0]
+    assert as_data(overrides=f"ray.max_dollars={enough},training.tokens=1e9")["warnings"] == []
+    plan = make_plan("l4", load_settings("reserved", "ray.max_dollars=20"), read_prices())
+    assert "ends the job, and not the reservation" in plan.warnings[-1]
+
+
 def test_a_model_of_unknown_size_gets_its_price_and_no_made_up_speed():
     data = as_data(overrides="training.model.name=someone/else")
     assert (data["fits"], data["training"]) == (None, None)

@@ -129,6 +129,16 @@ def test_another_job_is_not_disturbed_and_a_queue_waits_for_it(app):
     assert spec["activeDeadlineSeconds"] == (24 + 12) * 3600
 
 
+def test_a_job_has_a_ceiling_of_its_own_which_a_queue_does_not_raise(app):
+    app.set_job(**RUNNING)
+    submit("training.steps=50", "ray.max_dollars=20", queue_hours=12)
+    made = app.server.made[-1]
+    assert made["spec"]["activeDeadlineSeconds"] == Context("l4", "ray.max_dollars=20").settings().run_limit.seconds
+    assert "ray.max_dollars 20" in made["metadata"]["annotations"]["eagleray-ends-by"]
+    with pytest.raises(NothingToDoError, match=r"ray.max_dollars 1 does not pay for the start.*use \d"):
+        submit("ray.max_dollars=1", queue_hours=12)
+
+
 def test_settings_of_other_machines_are_refused(app):
     with pytest.raises(NothingToDoError, match="deployed for 2 nodes of 4 GPUs, and these settings have 3 of 4"):
         run(Wanted(Context(overrides="gpu.nodes=3")), lambda line: None)

@@ -99,6 +99,17 @@ def test_dollars_are_hours_times_prices_and_said_to_be_predicted(app):
     assert "predicted" in text
 
 
+def test_a_job_says_when_it_is_ended_at_the_latest_and_by_which_setting(app):
+    app.job["metadata"]["annotations"] = {"eagleray-ends-by": "ray.max_dollars 20 at $9.55 an hour"}
+    app.set_job(**RUNNING)
+    found = json.loads(shown(output="json"))["jobs"][0]
+    at = datetime.fromisoformat(found["deadline"])  # 50 minutes ago it began, and has 88,800 s
+    assert abs((at - datetime.now(UTC)).total_seconds() - (88800 - 3000)) < 30
+    assert f"ends at {at:%Y-%m-%d %H:%M} UTC at the latest (ray.max_dollars 20 at $9.55 an hour)" in flat(shown())
+    app.set_job(**SUCCEEDED)
+    assert "at the latest" not in flat(shown())
+
+
 def test_spot_nodes_have_no_list_price(app):
     spot = node("ip-10-0-0-11")
     spot["metadata"]["labels"]["eks.amazonaws.com/capacityType"] = "SPOT"
