@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,14 +11,18 @@ from typing import Any
 import pyarrow
 from pyarrow import fs, parquet
 
+from training import parquet_pages, parquet_rows
 from training.config import DataConfig
-from training.data_files import Files, Slice
+from training.data_files import MOST_ROW, Files, Slice
 from training.errors import JobError, first_line
 
 _PIECE = 1 << 20
 """Bytes of a text file at once, cut at a line's end: bounds the tokenizer's memory."""
-_MOST_ROW = 256 << 20
-"""Bytes of one packed row: a few KiB may unpack into one that fills a node's memory."""
+_MOST_PARTS = 1 << 20
+"""Values in one row of JSON: each becomes an object of Python."""
+_SMALL_ROW = 4 << 20
+"""Bytes of a row whose values need not be counted."""
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,7 @@ def documents(found: Files, slices: Iterable[Slice], data: DataConfig) -> Iterat
             yield Document(where, _value(row, data, where))
 
 
-def _blocks(filesystem: fs.FileSystem, path: str, one: Slice) -> Iterator[tuple[int, bytes]]:
+def _blocks(filesystem: fs.FileSystem, path: str, name: str, one: Slice) -> Iterator[tuple[int, bytes]]:
     """The lines that begin inside of a slice, with the byte of the first: whole ones, about a piece at once."""
     low, high = (one.file.size * i // one.count for i in (one.index, one.index + 1))
     last = one.index == one.count - 1
@@ -88,27 +93,47 @@ def _blocks(filesystem: fs.FileSystem, path: str, one: Slice) -> Iterator[tuple[
                 skipped = newline or line
             if start >= high and not last:
                 return
-        while True:
-            block = stream.read(_PIECE)
-            lines, rest = rest + block, b""
-            if block:
-                whole, newline, rest = lines.rpartition(b"\n")
-                lines = whole + newline
-            if not last and start + len(lines) >= high:  # only the line that is under way at `high` goes on
-                end = lines.find(b"\n", max(0, high - 1 - start))
-                if end >= 0:
-                    yield start, lines[: end + 1]
-                    return
-            if lines:
+        try:
+            for lines in _whole_lines(stream, rest):
+                if not last and start + len(lines) >= high:  # only the line that is under way at `high` goes on
+                    end = lines.find(b"\n", max(0, high - 1 - start))
+                    if end >= 0:
+                        yield start, lines[: end + 1]
+                        return
                 yield start, lines
                 start += len(lines)
-            if not block:
-                return
+        except _LongLineError:
+            raise _too_large(Place(name, 1, start, (filesystem, path))) from None
+
+
+class _LongLineError(Exception):
+    """A line is larger than a row may be."""
+
+
+def _whole_lines(stream: pyarrow.NativeFile, rest: bytes = b"") -> Iterator[bytes]:
+    """What a stream holds after `rest`, about a piece at once, cut at the end of a line."""
+    held, size = [rest], len(rest)
+    while block := stream.read(_PIECE):
+        end = block.rfind(b"\n") + 1
+        if end:
+            yield b"".join([*held, block[:end]])
+            held, size = [], 0
+        held.append(block[end:])
+        size += len(block) - end
+        if size > MOST_ROW:
+            raise _LongLineError
+    if size:
+        yield b"".join(held)
+
+
+def _too_large(where: Place | str) -> JobError:
+    return JobError(f"training.data.path: {where} unpacks into more than {MOST_ROW >> 20} MiB, or too many values; "
+                    "split it, or leave it out")
 
 
 def _text(filesystem: fs.FileSystem, path: str, name: str, one: Slice) -> Iterator[Document]:
     where, begins = Place(name, None), one.index == 0
-    for start, lines in _blocks(filesystem, path, one):
+    for start, lines in _blocks(filesystem, path, name, one):
         yield Document(where, _decoded(lines, name, start), begins=begins, ends=False)
         begins = False
     if one.index == one.count - 1:
@@ -127,7 +152,7 @@ Rows = Iterator[tuple[Place, dict[str, Any]]]
 
 
 def _json_rows(filesystem: fs.FileSystem, path: str, name: str, one: Slice, data: DataConfig) -> Rows:
-    blocks = _unpacked(filesystem, path, name) if path.endswith(".gz") else _blocks(filesystem, path, one)
+    blocks = _unpacked(filesystem, path, name) if path.endswith(".gz") else _blocks(filesystem, path, name, one)
     first, number = None, 0
     for start, lines in blocks:
         first = start if first is None else first
@@ -139,23 +164,16 @@ def _json_rows(filesystem: fs.FileSystem, path: str, name: str, one: Slice, data
 
 
 def _unpacked(filesystem: fs.FileSystem, path: str, name: str) -> Iterator[tuple[int, bytes]]:
-    with filesystem.open_input_stream(path, compression="detect") as stream:
-        row, rest, block = 0, b"", b" "
-        while block:
-            try:
-                block = stream.read(_PIECE)
-            except OSError as error:
-                raise JobError(f"training.data.path: {name} after row {row}: {first_line(error)}") from error
-            lines, rest = rest + block, b""
-            if block:
-                whole, newline, rest = lines.rpartition(b"\n")
-                lines = whole + newline
-            row += lines.count(b"\n")
-            if len(rest) > _MOST_ROW:
-                raise JobError(f"training.data.path: {name} row {row + 1} unpacks into more than "
-                               f"{_MOST_ROW >> 20} MiB; split it, or leave it out")
-            if lines:
+    row = 0
+    try:
+        with filesystem.open_input_stream(path, compression="detect") as stream:
+            for lines in _whole_lines(stream):
+                row += lines.count(b"\n")
                 yield 0, lines
+    except _LongLineError:
+        raise _too_large(Place(name, row + 1)) from None
+    except OSError as error:
+        raise JobError(f"training.data.path: {name} after row {row}: {first_line(error)}") from error
 
 
 def _newlines(filesystem: fs.FileSystem, path: str, before: int) -> int:
@@ -169,9 +187,11 @@ def _newlines(filesystem: fs.FileSystem, path: str, before: int) -> int:
 
 
 def _json_row(line: bytes, where: Place) -> dict[str, Any]:
+    if len(line) > _SMALL_ROW and sum(map(_STRING.sub(b"", line).count, (b",", b"[", b"{"))) > _MOST_PARTS:
+        raise _too_large(where)
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise JobError(f"training.data.path: {where} is not JSON ({first_line(error)})") from error
     if not isinstance(row, dict):
         raise JobError(f"training.data.path: {where} is a {type(row).__name__}; each line must be an object of "
@@ -189,14 +209,16 @@ def _parquet_rows(filesystem: fs.FileSystem, path: str, name: str, one: Slice, d
             if present != columns:
                 lacking = next(column for column in columns if column not in present)
                 raise JobError(_lacks(name, lacking, file.schema_arrow.names))
-            groups = file.num_row_groups
-            mine = range(groups * one.index // one.count, groups * (one.index + 1) // one.count)
-            number = sum(file.metadata.row_group(group).num_rows for group in range(mine.start))
-            for batch in file.iter_batches(1024, row_groups=list(mine), columns=columns):
-                for row in batch.to_pylist():
+            groups = parquet_pages.row_groups(stream)
+            mine = range(len(groups) * one.index // one.count, len(groups) * (one.index + 1) // one.count)
+            number = sum(group.rows for group in groups[: mine.start])
+            for group in mine:
+                for row in parquet_rows.rows(stream, file, group, groups[group], columns):
                     number += 1
+                    if row is None:
+                        raise _too_large(Place(name, number))
                     yield Place(name, number), row
-    except (OSError, pyarrow.ArrowException) as error:
+    except (OSError, UnicodeDecodeError, pyarrow.ArrowException) as error:
         raise JobError(f"training.data.path: {name} after row {number} is not a readable Parquet file "
                        f"({first_line(error)})") from error
 

@@ -1,12 +1,7 @@
-"""What a job reads from hostile hands, other than checkpoints: one clear line, and no memory filled."""
-
-import gzip
+"""What a job reads from hostile hands, other than checkpoints and rows of data: one clear line."""
 
 import pytest
 
-from training import documents
-from training.config import DataConfig
-from training.data_files import find_files, parts
 from training.errors import JobError
 from training.train import read_job
 
@@ -29,19 +24,3 @@ def test_a_train_json_that_is_none_is_one_line(tmp_path, written, message):
     assert message in text
     assert text.isprintable()
     assert len(text) < 2500
-
-
-def test_a_packed_row_that_unpacks_without_end_is_named_before_it_fills_the_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(documents, "_MOST_ROW", 3 << 20)
-    path = tmp_path / "bomb.jsonl.gz"
-    with gzip.GzipFile(path, "wb") as stream:
-        stream.write(b'{"text": "good"}\n{"text": "')
-        for _ in range(32):
-            stream.write(b"a" * (1 << 20))
-        stream.write(b'"}\n')
-    data = DataConfig(kind="jsonl", path=str(path))
-    found = find_files(data)
-    rows = documents.documents(found, parts(found)[0], data)
-    assert next(rows).value == "good"
-    with pytest.raises(JobError, match=r"bomb\.jsonl\.gz row 2 unpacks into more than 3 MiB"):
-        next(rows)
