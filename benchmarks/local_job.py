@@ -37,6 +37,35 @@ class JobStuckError(Exception):
     """A job ended, or made no progress, where something else was waited for."""
 
 
+class Storage:
+    """A folder that can fail as a whole and at once, and be there again.
+
+    It is a link: pointed at a file, every path below it fails ("Not a directory"), for whoever uses it.
+
+    Args:
+        folder: where link, folder and file lie.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path, self._disk, self._file = folder / "storage", folder / "disk", folder / "no-folder"
+        self._disk.mkdir(parents=True)
+        self._file.touch()
+        self.path.symlink_to(self._disk)
+
+    def fail(self) -> None:
+        """From now on, until `mend`."""
+        self._point_at(self._file)
+
+    def mend(self) -> None:
+        """All is there again."""
+        self._point_at(self._disk)
+
+    def _point_at(self, target: Path) -> None:
+        link = self.path.with_name("link")
+        link.symlink_to(target)
+        link.replace(self.path)
+
+
 class Training:
     """A job's driver, started on the cluster as often as wanted.
 
@@ -150,8 +179,10 @@ def cluster_of(workers: int, drain_seconds: int = 0,
     """
     with own_slot() as slot, local_cluster(slot) as cluster:
         head = Node("head", {"num-cpus": "0", "num-gpus": "0", "dashboard-host": "127.0.0.1"}, environment)
-        cluster.start(head, [worker(n, drain_seconds, environment) for n in range(1, workers + 1)])
-        cluster.wait_until_ready(120, lambda: None)
+        cluster.add(head)
+        cluster.wait_until_ready(180, lambda: None)  # on a busy machine nodes would give up on a head so young
+        cluster.add(*(worker(n, drain_seconds, environment) for n in range(1, workers + 1)))
+        cluster.wait_until_ready(180, lambda: None)
         yield cluster
 
 

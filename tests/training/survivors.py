@@ -2,9 +2,9 @@
 
 import ranks
 
-from benchmarks.local_job import JobStuckError, Training, cluster_of, kill_node, worker
+from benchmarks.local_job import Storage, Training, cluster_of, kill_node, worker
 
-__all__ = ["JobStuckError", "Training", "cluster_of", "job", "kill_node", "worker"]
+__all__ = ["Storage", "Training", "cluster_of", "job", "kill_node", "worker"]
 
 
 def job(folder, *, steps=40, **training):
