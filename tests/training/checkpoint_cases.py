@@ -2,10 +2,13 @@
 
 import os
 import shutil
+import subprocess
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 import torch.distributed as dist
 from loop_cases import work
 
@@ -43,6 +46,19 @@ def work_on_a_disk_that_hides_how_full_it_is(job):
     """`work`, where the look at the free space always sees plenty, as when others fill the disk meanwhile."""
     checkpoint_save.shutil.disk_usage = lambda path: SimpleNamespace(free=1 << 40)
     return work(job)
+
+
+@contextmanager
+def small_disk(path, kib):
+    """A file system of that many KiB at the folder `path`, which it makes; skips the test where that needs root."""
+    path.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kib}k", "tmpfs", path], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("only root can mount a small file system")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "-l", path], check=True)
 
 
 def work_on_s3(job, environment):

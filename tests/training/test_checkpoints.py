@@ -4,7 +4,6 @@ import io
 import json
 import os
 import pickle
-import subprocess
 from types import SimpleNamespace
 
 import boto3
@@ -82,12 +81,8 @@ def test_two_saves_in_a_row_that_fail_end_the_run_and_earlier_checkpoints_stay(t
 @pytest.fixture
 def small_disk(tmp_path):
     """A file system of 640 KiB: one checkpoint of the tiny model fits, two do not."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=640k", "tmpfs", path], capture_output=True).returncode:
-        pytest.skip("only root can mount a small file system")
-    yield path
-    subprocess.run(["umount", "-l", path], check=True)
+    with cases.small_disk(tmp_path / "disk", 640) as path:
+        yield path
 
 
 @pytest.mark.parametrize("function", [
