@@ -11,11 +11,12 @@ moment, hence every port among the pods of one cluster. The kubelet's probes com
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from constructs import Construct
 
+from k8s.cloudwatch_agent import METRICS_PORT
 from k8s.kuberay import OPERATOR_NAMESPACE, OPERATOR_PODS
 from k8s.kubernetes_object import KubernetesObject
 from k8s.ray_job import SUBMITTER_PODS
@@ -43,12 +44,14 @@ _HTTPS_OUTSIDE = {
 SERVICE_RANGES = ("10.100.0.0/16", "172.20.0.0/16")
 
 
-def network_policies(scope: Construct, *, namespace: str, cluster: str, api_ranges: Sequence[str]) -> None:
+def network_policies(scope: Construct, *, namespace: str, cluster: str, api_ranges: Sequence[str],
+                     scraper: Mapping[str, Any] | None = None) -> None:
     """Add the policies for the RayCluster `cluster` and the jobs that are submitted to it.
 
     Args:
         api_ranges: where the head, which scales its own cluster, finds the Kubernetes API: the VPC's range and
             SERVICE_RANGES.
+        scraper: who reads the metrics of the workers, as a policy names a peer; none: nobody does.
     """
     pods = {"ray.io/cluster": cluster}  # KubeRay's label on head and workers
     head = {**pods, "ray.io/node-type": "head"}
@@ -71,6 +74,9 @@ def network_policies(scope: Construct, *, namespace: str, cluster: str, api_rang
            egress=[{"to": [{"ipBlock": {"cidr": cidr}} for cidr in api_ranges], "ports": _HTTPS}])
     policy(f"{cluster}-submitter", {"matchLabels": SUBMITTER_PODS},
            egress=[_DNS, {"to": [_pods(head)], "ports": _DASHBOARD}])
+    if scraper is not None:
+        policy(f"{cluster}-metrics", {"matchLabels": {**pods, "ray.io/node-type": "worker"}},
+               ingress=[{"from": [dict(scraper)], "ports": [{"protocol": "TCP", "port": METRICS_PORT}]}])
 
 
 def _pods(labels: dict[str, str]) -> dict[str, Any]:

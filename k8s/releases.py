@@ -47,6 +47,24 @@ def autoscaler_image_tag(kubernetes: str) -> str:
     return tags[kubernetes]
 
 
+def cloudwatch_addon() -> dict[str, Any]:
+    """What is known of the EKS add-on amazon-cloudwatch-observability; see cloudwatch_addon.json."""
+    return _load("cloudwatch_addon.json")
+
+
+def cloudwatch_addon_version(kubernetes: str) -> str:
+    """Its version for a Kubernetes version.
+
+    Raises:
+        ValueError: none is known.
+    """
+    versions: dict[str, str] = cloudwatch_addon()["versions"]
+    if kubernetes not in versions:
+        raise ValueError(f"no amazon-cloudwatch-observability is known for Kubernetes {kubernetes}; add its "
+                         "version to k8s/cloudwatch_addon.json (aws eks describe-addon-versions)")
+    return versions[kubernetes]
+
+
 @cache
 def _load(name: str) -> dict[str, Any]:
     return json.loads((_HERE / name).read_text())

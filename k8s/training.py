@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,16 +31,18 @@ class TrainingObjects:
 
 
 def training_objects(*, namespace: str, cluster_name: str, pods: RayPods, workers: WorkerGroup,
-                     bundle: CodeBundle, job: JobSpec, vpc_range: str) -> TrainingObjects:
+                     bundle: CodeBundle, job: JobSpec, vpc_range: str,
+                     scraper: Mapping[str, Any] | None = None) -> TrainingObjects:
     """The objects in `namespace`: a RayCluster `cluster_name` of `pods` and `workers`, and `job` for it.
 
-    `vpc_range`: addresses of the VPC, in which the Kubernetes API is.
+    `vpc_range`: addresses of the VPC, in which the Kubernetes API is; `scraper`: who may read the workers' metrics.
     """
     chart = cdk8s.Chart(cdk8s.App(), "training")
     # The one account with AWS permissions; it has none in Kubernetes.
     kplus.ServiceAccount(chart, "account", automount_token=False, metadata=cdk8s.ApiObjectMetadata(
         name=pods.service_account, namespace=namespace))
-    network_policies(chart, namespace=namespace, cluster=cluster_name, api_ranges=(vpc_range, *SERVICE_RANGES))
+    network_policies(chart, namespace=namespace, cluster=cluster_name, api_ranges=(vpc_range, *SERVICE_RANGES),
+                     scraper=scraper)
     RayCluster(chart, "cluster", name=cluster_name, namespace=namespace, pods=pods, workers=workers)
     for part in bundle.parts:
         BundleConfigMap(chart, part.name, namespace=namespace, part=part)

@@ -13,6 +13,7 @@ from settings.api_ranges import OPEN_TO_THE_WORLD, ipv4_network, keep_out_the_wo
 from settings.capacity import Capacity, CapacityBlock, OnDemand
 from settings.cost import rented
 from settings.images import DigestSettings, ImageName, RayVersion
+from settings.observability import ObservabilitySettings
 from settings.run_limit import RunLimit, run_limit
 from settings.strict import Strict
 from training.config import Placement, TrainConfig, TrainJob
@@ -253,6 +254,8 @@ class Settings(Strict):
     """Ray and the job."""
     digests: DigestSettings = DigestSettings()
     """Digests of the platform's images."""
+    observability: ObservabilitySettings = ObservabilitySettings()
+    """What CloudWatch is told."""
     training: TrainConfig = TrainConfig()
     """The training."""
 

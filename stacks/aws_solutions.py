@@ -52,6 +52,8 @@ ACKNOWLEDGED = (
                  "EKS chooses the ids of nodegroup and Auto Scaling group; their names are held to this cluster's"),
     Acknowledged("PlatformStack/AutoscalerIdentity/*", "AwsSolutions-IAM5[*",
                  "the autoscaler reads all groups to find its own; what changes them is held to its cluster's tag"),
+    Acknowledged("PlatformStack/Observability/Identity/*", "AwsSolutions-IAM4[*CloudWatchAgentServerPolicy]",
+                 "what the agents of CloudWatch need is AWS's to say, and changes with their versions"),
     Acknowledged("TrainingStack/Storage/*", "AwsSolutions-S1",
                  "the app gives the bucket to the job's role alone; a log of each request tells little more"),
     Acknowledged("TrainingStack/Identity/*", "AwsSolutions-IAM5[*/runs/*",

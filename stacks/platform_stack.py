@@ -1,24 +1,32 @@
-"""What a cluster needs before it can train: device plugins, the KubeRay operator and the Cluster Autoscaler."""
+"""What a cluster needs before it can train: device plugins, the KubeRay operator, the Cluster Autoscaler; agents
+that watch, if wanted."""
 
 from __future__ import annotations
 
 from typing import Any, cast
 
-from aws_cdk import Duration, Stack
+from aws_cdk import CfnOutput, Duration, Stack
 from aws_cdk import aws_eks_v2 as eks
 from constructs import Construct
 
 from eagleray.autoscaling import autoscaling_permissions
 from eagleray.identity import PodIdentityRole
+from eagleray.observability import ClusterObservability
+from k8s.cloudwatch_agent import LOG_GROUPS, addon_configuration
+from k8s.cloudwatch_agent import NAMESPACE as AGENT_NAMESPACE
+from k8s.cloudwatch_agent import SERVICE_ACCOUNT as AGENT_ACCOUNT
 from k8s.cluster_autoscaler import NAMESPACE, SERVICE_ACCOUNT, cluster_autoscaler
 from k8s.kuberay import HelmRelease, kuberay_operator
 from k8s.platform import device_plugins, namespaces
+from k8s.releases import cloudwatch_addon_version
 from settings.model import Settings
+from stacks.alarms import RunAlarms
+from stacks.dashboard import TrainingDashboard
 from stacks.manifest import apply_manifest
 
 
 class PlatformStack(Stack):
-    """Namespaces, device plugins, operator, autoscaler.
+    """Namespaces, device plugins, operator, autoscaler; what watches them.
 
     The operator comes last and goes first: not before every Ray object is gone, since their finalizers need
     it (they are in TrainingStack, which depends on this stack), but while there are still nodes to stop it on.
@@ -42,6 +50,8 @@ class PlatformStack(Stack):
         for manifest in before_operator:
             operator.node.add_dependency(apply_manifest(self, _title(manifest), cluster, manifest))
         self._autoscaler(settings, cluster)
+        if settings.observability.enabled:
+            self._observability(settings, cluster)
 
     def _autoscaler(self, settings: Settings, cluster: eks.Cluster) -> None:
         identity = PodIdentityRole(self, "AutoscalerIdentity", cluster_name=settings.name, namespace=NAMESPACE,
@@ -51,6 +61,24 @@ class PlatformStack(Stack):
         autoscaler = _helm_chart(self, "ClusterAutoscaler", cluster, cluster_autoscaler(
             settings.name, settings.region, settings.cluster.version))
         autoscaler.node.add_dependency(identity)  # only pods that start after the association get credentials
+
+    def _observability(self, settings: Settings, cluster: eks.Cluster) -> None:
+        configuration = addon_configuration(cluster=settings.name, region=settings.region,
+                                            ray_namespace=settings.ray.namespace,
+                                            instance_type=settings.gpu.instance_type)
+        ClusterObservability(
+            self, "Observability",
+            cluster=cluster, cluster_name=settings.name,
+            namespace=AGENT_NAMESPACE, service_account=AGENT_ACCOUNT,
+            addon_version=cloudwatch_addon_version(settings.cluster.version),
+            configuration=configuration,
+            log_groups=LOG_GROUPS, log_days=settings.cluster.log_days,
+        )
+        alarms = RunAlarms(self, "Alarms", cluster_name=settings.name,
+                           minutes=settings.observability.alarm_minutes,
+                           email=settings.observability.alarm_email)
+        dashboard = TrainingDashboard(self, "Dashboard", cluster_name=settings.name, alarms=alarms.alarms)
+        CfnOutput(self, "DashboardLink", description="What the cluster and its run do", value=dashboard.link)
 
 
 def _title(manifest: dict[str, Any]) -> str:

@@ -12,6 +12,7 @@ from constructs import Construct
 from eagleray.identity import PodIdentityRole
 from eagleray.storage import TrainingBucket
 from k8s.bundle import CodeBundle, job_bundle
+from k8s.cloudwatch_agent import SCRAPER
 from k8s.deadlines import Deadlines
 from k8s.ray_cluster import RayPods, WorkerGroup, ray_cluster_spec
 from k8s.ray_job import JobSpec, job_spec
@@ -52,7 +53,8 @@ class TrainingStack(Stack):
         pods, workers = _ray_pods(settings), _workers(settings)
         job = _job(settings, bundle, cluster_hash=digest(ray_cluster_spec(pods, workers)))
         objects = training_objects(namespace=namespace, cluster_name=settings.name, pods=pods, workers=workers,
-                                   bundle=bundle, job=job, vpc_range=settings.network.cidr)
+                                   bundle=bundle, job=job, vpc_range=settings.network.cidr,
+                                   scraper=SCRAPER if settings.observability.enabled else None)
         self.manifests = objects.in_order()
 
         bucket = {BUCKET: storage.bucket.bucket_name}

@@ -117,7 +117,7 @@ def synth_reserved(synth: Callable[..., Synth]) -> Synth:
 
 @pytest.fixture(scope="session")
 def synth_changed(synth: Callable[..., Synth]) -> Synth:
-    """One app with everything set that changes network and cluster: a reservation, a pinned account, …"""
+    """One app with everything set that changes the infrastructure: a reservation, a pinned account, alarms, …"""
     return synth("l4", ",".join([
         'account="123456789012"',
         "network.flow_log_days=45",
@@ -129,4 +129,7 @@ def synth_changed(synth: Callable[..., Synth]) -> Synth:
         "gpu.instance_type=p5.48xlarge",
         "gpu.capacity.kind=reservation",
         "gpu.capacity.id=cr-0123456789abcdef0",
+        "observability.enabled=true",
+        "observability.alarm_email=team@example.com",
+        "observability.alarm_minutes=20",
     ]))

@@ -14,11 +14,13 @@ PACKAGES |= {"boto3", "kubernetes"}
 # For each room: our own rooms and the watched packages that it may import.
 MAY_IMPORT = {
     "settings": {"training.config", "eagleray.catalog"},
-    "stacks": {"settings", "eagleray", "k8s", "training.config", "aws_cdk", "constructs"},
+    "stacks": {"settings", "eagleray", "k8s", "training.config", "training.metric_names", "aws_cdk",
+               "constructs"},
     "constructs/eagleray": {"eagleray", "aws_cdk", "constructs"},
     # A Lambda as well as a library: what Lambda's Python runtime brings, and nothing more.
     "constructs/eagleray/gate": {"eagleray.gate", "boto3", "botocore"},
-    "k8s": {"k8s", "cdk8s", "cdk8s_plus_28", "constructs", "training.config", "eagleray.catalog"},
+    "k8s": {"k8s", "cdk8s", "cdk8s_plus_28", "constructs", "training.config", "training.metric_names",
+            "eagleray.catalog"},
     "training": {"training", "torch", "ray", "transformers"},
     "ops": {"ops", "settings", "k8s", "training", "eagleray.catalog", "eagleray.gate", "boto3", "kubernetes", "ray",
             "transformers"},

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from eagleray.catalog import instance_types
+from k8s.cloudwatch_agent import ADDON, requests_on
+from k8s.rules.quantity import amount
 from k8s.rules.world import Node, Surroundings
 
 # EKS spells the effects of taints its own way.
@@ -37,7 +39,9 @@ def around_app(cdk_out: Path) -> Surroundings:
     versions = [
         r["Properties"].get("Version") for r in resources.values() if r.get("Type") == "AWS::EKS::Cluster"
     ]
-    nodes = [_node(group, resources) for group in groups]
+    daemons = [json.loads(r["Properties"]["ConfigurationValues"]) for r in resources.values()
+               if r.get("Type") == "AWS::EKS::Addon" and r["Properties"].get("AddonName") == ADDON]
+    nodes = [_node(group, resources, daemons) for group in groups]
     known = [node for node in nodes if node]
     return Surroundings(
         kubernetes=next((v for v in versions if v), Surroundings.kubernetes),
@@ -47,8 +51,12 @@ def around_app(cdk_out: Path) -> Surroundings:
     )
 
 
-def _node(group: Mapping[str, Any], resources: Mapping[str, Any]) -> Node | None:
-    """The nodes of an AWS::EKS::Nodegroup, or None where their type is not in the catalog."""
+def _node(group: Mapping[str, Any], resources: Mapping[str, Any], daemons: Sequence[Mapping[str, Any]]
+          ) -> Node | None:
+    """The nodes of an AWS::EKS::Nodegroup, or None where their type is not in the catalog.
+
+    Less what pods of the CloudWatch add-on take, whose configurations are `daemons` (no manifest has them).
+    """
     types = group.get("InstanceTypes") or []
     if not types:  # for a Capacity Block the launch template has it
         template = resources.get(group["LaunchTemplate"]["Id"].get("Ref"), {})
@@ -56,14 +64,15 @@ def _node(group: Mapping[str, Any], resources: Mapping[str, Any]) -> Node | None
     base = catalog_nodes().get(types[0])
     if base is None:
         return None
+    taken = [requests for one in daemons for requests in requests_on(one, gpus=base.gpus)]
     taints = [
         {"key": t.get("Key", ""), "value": t.get("Value", ""), "effect": _EFFECTS.get(t.get("Effect"), "")}
         for t in group.get("Taints") or []
     ]
     return Node(
         base.type,
-        base.cpu_m,
-        base.memory_mib,
+        base.cpu_m - round(1000 * sum(amount(one["cpu"]) or 0 for one in taken)),
+        base.memory_mib - round(sum(amount(one["memory"]) or 0 for one in taken) / 2**20),
         base.gpus,
         base.efa,
         group["ScalingConfig"]["MaxSize"],

@@ -62,11 +62,11 @@ def test_cdk_nag_stops_at_what_nobody_gave_a_reason_for(tmp_path):
 
 @pytest.fixture(scope="module")
 def opened(synth):
-    """Our app with an API that is open to the world, and the AwsSolutions that judged it."""
+    """Our app with all that is acknowledged, an API that is open to the world too, and who judged it."""
     made = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("stacks.template_rules.AwsSolutions", lambda app: made.append(AwsSolutions(app)) or made[-1])
-        app = synth("l4", "cluster.api_cidrs=[open-to-the-world]")  # built for this module alone
+        app = synth("l4", "cluster.api_cidrs=[open-to-the-world],observability.enabled=true")  # built for this module alone
     return app, made[0]
 
 

@@ -150,9 +150,11 @@ LEFT = {
     "ec2.DescribeAddresses": {"Addresses": [{"AllocationId": "eipalloc-1", "PublicIp": "203.0.113.9"}]},
     "ec2.DescribeVolumes": {"Volumes": [{"VolumeId": "vol-1", "Size": 200}]},
     "ec2.DescribeNetworkInterfaces": {"NetworkInterfaces": [{"NetworkInterfaceId": "eni-1"}]},
+    # The second is what an agent of CloudWatch made anew while its group was deleted.
     "logs.DescribeLogGroups": lambda _region, params: {"logGroups": [
-        {"logGroupName": "/aws/eks/eagleray/cluster", "storedBytes": 5_000_000}]
-        if params["logGroupNamePrefix"].startswith("/aws/eks") else []},
+        {"logGroupName": name, "storedBytes": 5_000_000}
+        for name in ("/aws/eks/eagleray/cluster", "/aws/containerinsights/eagleray/performance")
+        if name.startswith(params["logGroupNamePrefix"])]},
     "tagging.GetResources": lambda _region, params: {"ResourceTagMappingList": [{"ResourceARN": (
         "arn:aws:s3:::results-1a2b" if params["ResourceTypeFilters"] == ["s3"] else
         "arn:aws:elasticloadbalancing:us-east-2:1:loadbalancer/net/a/1")}]},
@@ -165,7 +167,9 @@ def test_everything_that_still_bills_is_named_with_the_command_that_removes_it(p
     for line in ("ec2 terminate-instances --instance-ids i-1", "--capacity-reservation-id cr-eagleray",
                  "ec2 delete-nat-gateway --nat-gateway-id nat-1", "ec2 release-address --allocation-id eipalloc-1",
                  "ec2 delete-volume --volume-id vol-1", "--network-interface-id eni-1",
-                 "logs delete-log-group --log-group-name /aws/eks/eagleray/cluster", "s3 rb --force s3://results-1a2b",
+                 "logs delete-log-group --log-group-name /aws/eks/eagleray/cluster",
+                 "logs delete-log-group --log-group-name /aws/containerinsights/eagleray/performance",
+                 "s3 rb --force s3://results-1a2b",
                  "elbv2 delete-load-balancer --load-balancer-arn arn:aws:elasticloadbalancing"):
         assert line in project.shown
     assert project.shown.count("--region us-east-2") >= 9
