@@ -66,7 +66,8 @@ def opened(synth):
     made = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("stacks.template_rules.AwsSolutions", lambda app: made.append(AwsSolutions(app)) or made[-1])
-        app = synth("l4", "cluster.api_cidrs=[open-to-the-world],observability.enabled=true")  # built for this module alone
+        # Built for this module alone.
+        app = synth("l4", "cluster.api_cidrs=[open-to-the-world],observability.enabled=true")
     return app, made[0]
 
 
