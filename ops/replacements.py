@@ -63,6 +63,7 @@ _REASONS = (
     ("train.json placement.device", "no GPU"),
     ("train.json placement.backend", "NCCL needs GPUs"),
     ("train.json placement.efa_per_node", "no EFA"),
+    ("train.json placement.rented", "nothing here is rented, so the rehearsal has no cost"),
     ("train.json placement.link_mbps", "nothing is known of how fast processes of one machine talk"),
     ("train.json placement*", "what fits on two CPU cores"),
     ("runtime_env working_dir", "the same files, in a folder that looks like the submitter's volume"),
@@ -165,7 +166,8 @@ def _train_job(job: TrainJob, training: Mapping[str, Any], places: LaptopPlaces,
     placement = job.placement.model_dump() | {
         "nodes": min(job.placement.nodes, MOST_NODES),
         "workers_per_node": min(job.placement.workers_per_node, MOST_WORKERS_PER_NODE),
-        "device": "cpu", "backend": "gloo", "storage": places.storage, "link_mbps": None, "efa_per_node": 0}
+        "device": "cpu", "backend": "gloo", "storage": places.storage, "link_mbps": None, "efa_per_node": 0,
+        "rented": None}
     try:
         return TrainJob.model_validate({"name": job.name, "training": changed, "placement": placement})
     except ValidationError as error:

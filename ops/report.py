@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ops.curves import CURVES, step_times, svg
+from ops.run_cost import RunCost, run_cost
 from ops.run_folder import Run, finite, read_run
 from ops.screen import short
+from settings.figure import Figure
+from settings.prices import read_prices
 
 _CSS = Path(__file__).with_name("report.css")
 _SHOWN = 10  # skipped steps that are listed
@@ -38,7 +41,7 @@ def render(run: Run) -> str:
     name = (run.rehearsal or {}).get("job") or run.summary.get("name") or run.folder.name
     title = f"{run.kind.capitalize()} of {name}" if run.kind != "measured" else f"Run {name}"
     sections = [_head(run, title), _figures(run), _curves(run), _faults_section(run), _startup(run),
-                _transport(run), _replaced(run), _settings(run), _versions(run)]
+                _transport(run), cost_section(run), _replaced(run), _settings(run), _versions(run)]
     return document(title, "\n".join(section for section in sections if section),
                     "Made by <code>eagleray report</code> from summary.json and metrics.jsonl.")
 
@@ -84,7 +87,33 @@ def figure_pairs(run: Run) -> list[tuple[str, str]]:
         ("Nodes", _number(s.get("nodes"), "{:.0f}")),
         ("Restarts", str(len(restarts)) if isinstance(restarts, list) else _number(restarts, "{:.0f}")),
         ("Wire", str(transport.get("verdict", "")) if isinstance(transport := s.get("transport"), dict) else ""),
+        *_cost_pairs(run),
     ]
+
+
+def _cost(run: Run) -> RunCost | None:
+    return None if run.rehearsal else run_cost(run.summary, read_prices())
+
+
+def _cost_pairs(run: Run) -> list[tuple[str, str]]:
+    if (cost := _cost(run)) is None:
+        return [("Dollars", ""), ("Dollars per million tokens", "")]
+    return [("Dollars", _dollars(cost.spent.dollars, "{:,.2f}")),
+            ("Dollars per million tokens", _dollars(cost.per_million_tokens, "{:,.4f}"))]
+
+
+def _dollars(figure: Figure, form: str) -> str:
+    return "unknown" if figure.value is None else form.format(figure.value)
+
+
+def cost_section(run: Run, title: str = "Cost") -> str:
+    """What billed while the run had nodes, with date and source of each price; nothing where nothing did."""
+    if (cost := _cost(run)) is None:
+        return ""
+    total = cost.spent.dollars
+    caption = (f"Predicted ${total.value:,.2f}: hours times list prices, {total.note}" if total.value is not None
+               else f"Unknown: {total.note}")
+    return f"<h2>{_text(title)}</h2>" + table(["", "hours", "$ an hour", "$", "price of"], cost.rows(), caption)
 
 
 def _figures(run: Run) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ops.curves import CURVES, svg_of_runs
-from ops.report import document, fault_list, figure_pairs, leaves, table
+from ops.report import cost_section, document, fault_list, figure_pairs, leaves, table
 from ops.run_folder import Run, read_run
 from ops.screen import short
 
@@ -32,7 +32,8 @@ def render_pair(first: Run, second: Run) -> str:
     kinds = f'<p class="note">{escape(f"{labels[0]}: {first.kind}. {labels[1]}: {second.kind}.")}</p>'
     body = "\n".join([f"<h1>{escape(title)}</h1>", kinds, _figures(first, second, labels),
                       _curves(first, second, labels), _faults(first, second, labels),
-                      _transport(first, second, labels), _settings(first, second, labels)])
+                      _transport(first, second, labels), *_costs(first, second, labels),
+                      _settings(first, second, labels)])
     return document(title, body, "Made by <code>eagleray report RUN OTHER</code> from summary.json, metrics.jsonl "
                                  "and run.json.")
 
@@ -50,6 +51,10 @@ def _figures(first: Run, second: Run, labels: tuple[str, str]) -> str:
     rows = [("Status", first.summary.get("status"), second.summary.get("status"))]
     rows += [(label, left[label], right[label]) for label in left if left[label] or right[label]]
     return table(["", *labels], rows)
+
+
+def _costs(first: Run, second: Run, labels: tuple[str, str]) -> list[str]:
+    return [cost_section(run, f"Cost of {label}") for run, label in zip((first, second), labels, strict=True)]
 
 
 def _curves(first: Run, second: Run, labels: tuple[str, str]) -> str:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import platform
 import socket
+import time
 from importlib.metadata import version
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from training import checkpoint
+from training import checkpoint, node_hours
 from training.checkpointing import Resumed
 from training.config import Placement, TrainJob
 from training.errors import JobError
 from training.gather import gathered
-from training.startup import Startup, for_people
+from training.metrics import read_metrics
+from training.startup import Startup, for_people, process_age
 from training.storage import RunFolder
 
 _FP8_CAPABILITY = (8, 9)
@@ -70,6 +72,9 @@ def note_start(folder: RunFolder, job: TrainJob, previous: dict[str, Any], resum
     """
     ranks = gathered({"rank": dist.get_rank(), "node": node, "device": _device_name(device)})
     if dist.get_rank() == 0:
+        rented, nodes = job.placement.rented, len(ranks) // job.placement.workers_per_node
+        held = node_hours.with_start(previous.get("held", []), node_hours.job_of(folder), nodes,
+                                     time.time() - process_age(), _last_step(folder))
         folder.write_json("run.json", {
             "config_hash": job.config_hash(),
             "training": job.training.model_dump(mode="json"),
@@ -80,6 +85,8 @@ def note_start(folder: RunFolder, job: TrainJob, previous: dict[str, Any], resum
             "ranks": ranks,
             "versions": _versions(device),
             "startup": previous.get("startup", []),
+            "rented": rented and rented.model_dump(),
+            "held": held,
         })
 
 
@@ -90,6 +97,12 @@ def note_startup(folder: RunFolder, startup: Startup, resumed_at: int) -> None:
         run = folder.read_json("run.json")
         folder.write_json("run.json", {**run, "startup": [*run["startup"], record]})
         print(for_people(record), flush=True)
+
+
+def _last_step(folder: RunFolder) -> float | None:
+    """When the newest step was done that an earlier start has left in storage."""
+    records = read_metrics(folder)
+    return records[-1].get("time") if records else None
 
 
 def _device_name(device: torch.device) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import statistics
+import time
 from typing import Any
 
-from training import checkpoint, watchdog, wire
+from training import checkpoint, node_hours, watchdog, wire
 from training.config import TrainJob
 from training.metrics import percentiles, read_metrics
 from training.storage import RunFolder
@@ -29,6 +30,8 @@ def summarise(job: TrainJob, folder: RunFolder, failure: str | None,
         `tokens_per_second` and `mfu` are medians over steps, `step_seconds` their percentiles; a start's first
         step, which compiles, does not count. `restarts` counts the times that the workers were started again,
         in this call or an earlier one; `startup` has the seconds of each start until its first step, by phase.
+        `rented` is what billed by the hour, None on a laptop; `hours` that the run had nodes, over all jobs that
+        trained it, and `node_hours` of all nodes together.
         `hangs` are the reasons for which the watchdog ended the workers.
         `memory_gib`, `memory_reserved_gib` and `alloc_retries` are of rank 0.
     """
@@ -38,6 +41,7 @@ def summarise(job: TrainJob, folder: RunFolder, failure: str | None,
     warm = _without_first_steps(records, startup)
     losses = _known(records, "loss")
     newest = checkpoint.newest(folder)
+    hours, of_nodes = node_hours.hours(run.get("held", []), time.time())
     return {
         "status": "succeeded" if failure is None else "failed",
         "reason": failure,
@@ -55,6 +59,9 @@ def summarise(job: TrainJob, folder: RunFolder, failure: str | None,
         "transport": _transport(folder, run.get("ranks", [])),
         "restarts": max(0, run.get("starts", 0) - 1),
         "startup": startup,
+        "rented": run.get("rented"),
+        "hours": hours,
+        "node_hours": of_nodes,
         "hangs": watchdog.hangs(folder),
         "checkpoint": None if newest is None else f"{folder.uri}/{checkpoint.checkpoint_path(newest)}",
         "model": exported,

@@ -31,6 +31,7 @@ from training.errors import AgreedError, JobError, first_line, together
 from training.final_export import export_at_end
 from training.lease import Lease
 from training.live_metrics import LiveMetrics
+from training.node_hours import note_end
 from training.preemption import Notice
 from training.pretrained import Pretrained
 from training.shape import ModelShape, UnknownShapeError, known_shape
@@ -70,6 +71,7 @@ def main(arguments: list[str]) -> int:
         failure = fit(job, folder)
         exported = export_at_end(job) if failure is None else None
         try:
+            note_end(folder)
             folder.write_json("summary.json", summarise(job, folder, failure, exported))
         except OSError as error:
             failure = failure or f"summary.json cannot be written to {folder.uri}: {first_line(error)}"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 from ops import run_storage
 from ops.deployed_run import DeployedRun
 from ops.errors import CommandError
+from training import node_hours
 
 # training/metrics.py for_people: `step   20/200  loss 5.8123  grad 1.20  …  12,345 tokens/s  0.21 s  MFU 47.1 %`
 _STEP = re.compile(r"step\s+(?P<step>\d+)/(?P<steps>\d+)\s+"
@@ -25,7 +27,7 @@ class RunState:
     """The newest that is known of a run; None for what is not known.
 
     `verdict` is that of its wire, `status` running, succeeded or failed (`reason`); `trouble` says what of it
-    could not be read.
+    could not be read; `billed` is what its cost is worked out from (ops/run_cost.py).
     """
 
     run: DeployedRun
@@ -40,6 +42,7 @@ class RunState:
     status: str | None = None
     reason: str | None = None
     trouble: str | None = None
+    billed: Mapping[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """For machines."""
@@ -48,17 +51,22 @@ class RunState:
         return {"name": self.run.name, "uri": self.run.uri, **{key: getattr(self, key) for key in kept}}
 
 
-def run_state(run: DeployedRun, log: str) -> RunState:
-    """State of a run. `log`: the newest lines of its submitter; on S3 they are ahead of the metrics file."""
+def run_state(run: DeployedRun, log: str, until: datetime) -> RunState:
+    """State of a run.
+
+    Args:
+        log: the newest lines of its submitter; on S3 they are ahead of the metrics file.
+        until: now, or when its job ended.
+    """
     state = RunState(run, steps=run.steps)
     try:
-        state = _stored(run, state)
+        state = _stored(run, state, until)
     except CommandError as error:
         state = replace(state, trouble=str(error))
     return _logged(state, log.splitlines()) if state.status == "running" or state.trouble else state
 
 
-def _stored(run: DeployedRun, state: RunState) -> RunState:
+def _stored(run: DeployedRun, state: RunState, until: datetime) -> RunState:
     started, wire = _json(run, "run.json"), _json(run, "transport.json")
     summary = _json(run, "summary.json") or {}
     rows = run_storage.read(run.uri, "metrics.jsonl", _METRICS_TAIL) or b""
@@ -69,7 +77,16 @@ def _stored(run: DeployedRun, state: RunState) -> RunState:
         step=row.get("step"), loss=row.get("loss"), tokens_per_second=row.get("tokens_per_second"),
         mfu=row.get("mfu"), skipped=row.get("reason") if row.get("skipped") else None,
         verdict=(wire or {}).get("verdict"), restarts=None if starts is None else max(0, starts - 1),
-        status=summary.get("status") or "running", reason=summary.get("reason"))
+        status=summary.get("status") or "running", reason=summary.get("reason"),
+        billed=summary if "hours" in summary else _billed(started or {}, until) | row)
+
+
+def _billed(started: Mapping[str, Any], until: datetime) -> dict[str, Any]:
+    """What run.json tells of a run that has no summary yet."""
+    held = started.get("held") or []
+    hours, of_nodes = node_hours.hours(held, until.timestamp())
+    return {"rented": started.get("rented"), "hours": hours, "node_hours": of_nodes,
+            "nodes": held[-1]["nodes"] if held else None}
 
 
 def _json(run: DeployedRun, name: str) -> dict[str, Any] | None:

@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
+from ops.run_cost import RunCost
 from ops.status.run_state import RunState
 from ops.status.snapshot import JobState, NodeState, Snapshot, StackState
 
@@ -143,6 +144,16 @@ def _run(found: Snapshot) -> Iterator[str]:
     yield f"wire [{tone}]{verdict}[/]{restarts}  {escape(run.run.uri)}"
     if run.reason:
         yield f"[red]{escape(run.reason)}[/]"
+    if found.cost:
+        yield _cost_words(found.cost)
+
+
+def _cost_words(cost: RunCost) -> str:
+    dollars, tokens = cost.spent.dollars, cost.per_million_tokens
+    if dollars.value is None:
+        return f"cost [yellow]unknown[/]: {escape(dollars.note)}"
+    speed = "" if tokens.value is None else f", ${tokens.value:.4f} a million tokens at this speed"
+    return f"cost ${dollars.value:,.2f}{speed} [dim](predicted, {escape(dollars.note)})[/]"
 
 
 def _run_words(run: RunState) -> list[str]:
@@ -190,11 +201,18 @@ def as_json(found: Snapshot) -> dict[str, Any]:
         "pods": _each(found.pods, "name", "state", "why", "node"),
         "jobs": None if found.jobs is None else [_job_json(job) for job in found.jobs],
         "job": found.shown.name if found.shown else None,
-        "run": found.run.as_json() if found.run else None,
+        "run": _run_json(found) if found.run else None,
         "dollars": found.spent.dollars.as_json() if found.spent else None,
         "dollars_per_hour": found.spent.an_hour.as_json() if found.spent else None,
         "unknown": _each(found.unknown, "what", "why"),
     }
+
+
+def _run_json(found: Snapshot) -> dict[str, Any]:
+    cost = found.cost
+    return {**(found.run.as_json() if found.run else {}),
+            "dollars": cost.spent.dollars.as_json() if cost else None,
+            "dollars_per_million_tokens": cost.per_million_tokens.as_json() if cost else None}
 
 
 def _job_json(job: JobState) -> dict[str, Any]:

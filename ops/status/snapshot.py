@@ -16,9 +16,11 @@ from ops.errors import CommandError, NothingToDoError
 from ops.kube import KubeError, Namespace
 from ops.preflight.finding import Region
 from ops.preflight.stack_checks import STACKS, holds_resources, stack_state
+from ops.run_cost import RunCost, run_cost
+from ops.spending import Spent
 from ops.status.pods import PodState, pod_state
 from ops.status.run_state import RunState, run_state
-from ops.status.spent import Spent, spent
+from ops.status.spent import spent
 from settings import Settings
 from settings.prices import Prices
 
@@ -91,6 +93,7 @@ class Snapshot:
     jobs: list[JobState] | None = None
     shown: JobState | None = None
     run: RunState | None = None
+    cost: RunCost | None = None
     spent: Spent | None = None
     unknown: list[Unknown] = field(default_factory=list)
 
@@ -167,7 +170,8 @@ class Looker:
             log = namespace.submitter_log(found.shown.name, _LOG_LINES)
         except KubeError:
             log = ""
-        found.run = run_state(run, log)
+        found.run = run_state(run, log, found.shown.ended or found.at)
+        found.cost = run_cost(found.run.billed, self._prices)
         if found.run.trouble:
             found.unknown.append(Unknown("run", found.run.trouble))
 

@@ -1,26 +1,16 @@
-"""Dollars so far: hours of what stands, times list prices. Predicted: the bill is AWS's."""
+"""Dollars so far of a deployment: hours of all that stands, times list prices."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from settings.cost import NOT_INCLUDED
+from ops.spending import Paid, Spent, add_up
 from settings.figure import Figure
-from settings.prices import Prices
+from settings.prices import HOURLY, Prices
 
-_GONE = f"without {NOT_INCLUDED}, and without what is already gone"
-
-
-@dataclass(frozen=True)
-class Spent:
-    """`dollars` in all; `an_hour` while it stands like this; `lines` say for what."""
-
-    dollars: Figure
-    an_hour: Figure
-    lines: tuple[str, ...]
+_SERVICE_NAMES = {"eks_standard": "EKS", "eks_extended": "EKS, extended support", "nat_gateway": "NAT gateway"}
 
 
 def spent(nodes: Iterable[Mapping[str, Any]], services: Mapping[str, datetime], region: str, prices: Prices,
@@ -37,37 +27,18 @@ def spent(nodes: Iterable[Mapping[str, Any]], services: Mapping[str, datetime], 
         kind = (labels.get("node.kubernetes.io/instance-type", "unknown type"),
                 labels.get("eks.amazonaws.com/capacityType", "ON_DEMAND"))
         groups.setdefault(kind, []).append(_hours(node["metadata"].get("creationTimestamp"), now))
-    items = [(kind, _price(kind, market, region, prices), hours)
+    parts = [Paid(kind, len(hours), sum(hours), _price(kind, market, region, prices))
              for (kind, market), hours in sorted(groups.items())]
     for service, since in services.items():
         price = prices.service(region, service)  # pyright: ignore[reportArgumentType]
-        items.append((_SERVICE_NAMES[service], price, [(now - since).total_seconds() / 3600]))
-    return _add(items)
-
-
-_SERVICE_NAMES = {"eks_standard": "EKS", "eks_extended": "EKS, extended support", "nat_gateway": "NAT gateway"}
+        parts.append(Paid(_SERVICE_NAMES[service], 1, (now - since).total_seconds() / 3600, price))
+    return add_up(parts, "what is already gone")
 
 
 def _price(kind: str, market: str, region: str, prices: Prices) -> Figure:
     if market == "ON_DEMAND":
         return prices.instance(region, kind)
-    return Figure.unknown("$/h", f"{market.lower().replace('_', ' ')}: no list price")
-
-
-def _add(items: list[tuple[str, Figure, list[float]]]) -> Spent:
-    total, hourly, lines, unknown = 0.0, 0.0, [], []
-    for what, price, hours in items:
-        if price.value is None:
-            unknown.append(f"{what} ({price.note})")
-            continue
-        total += price.value * sum(hours)
-        hourly += price.value * len(hours)
-        lines.append(f"{len(hours)} x {what}, {sum(hours):.1f} h at ${price.value:.2f}: "
-                     f"${price.value * sum(hours):,.2f}")
-    if unknown:
-        why = f"no price of {', '.join(unknown)}"
-        return Spent(Figure.unknown("$", why), Figure.unknown("$/h", why), tuple(lines))
-    return Spent(Figure.predicted(total, "$", _GONE), Figure.predicted(hourly, "$/h"), tuple(lines))
+    return Figure.unknown(HOURLY, f"{market.lower().replace('_', ' ')}: no list price")
 
 
 def _hours(created: str | None, now: datetime) -> float:

@@ -36,6 +36,9 @@ def test_a_run_leaves_metrics_checkpoints_and_a_summary(tmp_path):
     assert found["checkpoint"] == f"{run}/checkpoints/step-00000006"
     times = found["step_seconds"]
     assert times["p50"] <= times["p90"] <= times["p99"]
+    # Two ranks are one node here, which had its hours and bills nobody.
+    assert 0 < found["hours"] == found["node_hours"] < 1
+    assert found["rented"] is None
     (start,) = found["startup"]
     assert list(start["seconds"]) == list(PHASES)
     assert start["total"] == pytest.approx(sum(start["seconds"].values()), abs=0.01)
