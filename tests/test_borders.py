@@ -13,7 +13,7 @@ PACKAGES |= {"boto3", "kubernetes"}
 
 # For each room: our own rooms and the watched packages that it may import.
 MAY_IMPORT = {
-    "settings": {"training.config", "eagleray.catalog"},
+    "settings": {"training.config", "training.topology", "training.shape", "eagleray.catalog"},
     "stacks": {"settings", "eagleray", "k8s", "training.config", "training.metric_names", "aws_cdk",
                "constructs"},
     "constructs/eagleray": {"eagleray", "aws_cdk", "constructs"},

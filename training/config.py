@@ -120,6 +120,8 @@ class Placement(Strict):
 
     nodes: int = Field(ge=1)
     """Worker nodes."""
+    min_nodes: int | None = Field(default=None, ge=1)
+    """The fewest that the run goes on with when nodes are lost; none: all of them."""
     workers_per_node: int = Field(ge=1)
     """Ranks on each node: one a GPU."""
     device: Literal["cuda", "cpu"] = "cuda"
@@ -145,10 +147,27 @@ class Placement(Strict):
             raise ValueError("backend nccl needs device cuda; with device cpu use backend gloo")
         return self
 
+    @model_validator(mode="after")
+    def _fewer_are_fewer(self) -> Placement:
+        if self.min_nodes is not None and self.min_nodes >= self.nodes:
+            raise ValueError(f"min_nodes {self.min_nodes} is not below nodes {self.nodes}; leave it out where all "
+                             "nodes are needed")
+        return self
+
     @property
     def world_size(self) -> int:
         """Ranks in all."""
         return self.nodes * self.workers_per_node
+
+    @property
+    def fewest_nodes(self) -> int:
+        """Nodes that the run needs at least."""
+        return self.nodes if self.min_nodes is None else self.min_nodes
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the run goes on with fewer nodes than it has at full size."""
+        return self.min_nodes is not None
 
 
 class TrainJob(Strict):
@@ -164,7 +183,7 @@ class TrainJob(Strict):
     @model_validator(mode="after")
     def _efa_can_be_proven(self) -> TrainJob:
         if self.training.transport.require == "efa":
-            if self.placement.nodes == 1:
+            if self.placement.fewest_nodes == 1:
                 raise ValueError("training.transport.require efa: on one node nothing crosses the network, so EFA "
                                  "cannot be proven; use auto")
             if self.placement.backend == "gloo":

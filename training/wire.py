@@ -259,4 +259,5 @@ def _counters_still(nodes: list[str]) -> Reason:
 
 def _in_short(told: dict[str, Any]) -> dict[str, Any]:
     """What is kept of an earlier start of the same run."""
-    return {"verdict": told["verdict"], "reasons": told["reasons"], "judged_after": told["judged_after"]}
+    return {"verdict": told["verdict"], "reasons": told["reasons"], "judged_after": told["judged_after"],
+            "world_size": len(told["ranks"])}

@@ -117,6 +117,15 @@ def test_a_single_node_job_is_rehearsed_on_one_node(submitted):
     assert for_laptop(one, laptop_training(), PLACES, 900).workers.count == 1
 
 
+@pytest.mark.parametrize(("nodes", "fewest", "rehearsed"), [(2, 1, 1), (4, 1, 1), (4, 2, None)])
+def test_a_job_that_may_have_fewer_nodes_is_rehearsed_so_where_two_are_enough(submitted, nodes, fewest, rehearsed):
+    placement = submitted.job.placement.model_copy(update={"nodes": nodes, "min_nodes": fewest})
+    elastic = replace(submitted, job=submitted.job.model_copy(update={"placement": placement}))
+    found = for_laptop(elastic, laptop_training(), PLACES, 900)
+    assert found.job.placement.min_nodes == rehearsed
+    assert replacements(elastic, found)
+
+
 def test_a_mistake_in_the_local_config_names_the_file(submitted):
     with pytest.raises(CommandError, match=r"config/local\.yaml.*steps"):
         for_laptop(submitted, {"steps": "many"}, PLACES, 900)

@@ -43,3 +43,17 @@ def test_no_notice_no_end():
 def never(steps):
     notice = Notice(lambda: None, seconds=0)
     return sum(not notice.came() for _ in range(steps))
+
+
+def step_of_leaving(rank_with_room):
+    import torch.distributed as dist
+
+    notice = Notice(lambda: None, lambda: dist.get_rank() == rank_with_room, seconds=0)
+    for step in range(1, 100):
+        if why := notice.came():
+            return step, why
+    return None
+
+
+def test_all_ranks_leave_for_more_nodes_after_the_same_step():
+    assert ranks.run(2, step_of_leaving, 0) == [(2, "there is room for more nodes")] * 2
