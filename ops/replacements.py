@@ -163,8 +163,9 @@ def _train_job(job: TrainJob, training: Mapping[str, Any], places: LaptopPlaces,
         changed["steps"] = steps
     if steps is not None or "steps" in training:
         changed["tokens"] = None
+    nodes = min(job.placement.nodes, MOST_NODES)
     placement = job.placement.model_dump() | {
-        "nodes": min(job.placement.nodes, MOST_NODES),
+        "nodes": nodes, "min_nodes": job.placement.min_nodes if job.placement.fewest_nodes < nodes else None,
         "workers_per_node": min(job.placement.workers_per_node, MOST_WORKERS_PER_NODE),
         "device": "cpu", "backend": "gloo", "storage": places.storage, "link_mbps": None, "efa_per_node": 0,
         "rented": None}

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from training import checkpoint, node_hours
+from training import checkpoint, elastic, node_hours
 from training.checkpointing import Resumed
 from training.config import Placement, TrainJob
 from training.errors import JobError
@@ -22,6 +22,20 @@ from training.storage import RunFolder
 
 _FP8_CAPABILITY = (8, 9)
 """CUDA compute capability of Ada, the first with fp8 matrix units; Hopper is 9.0."""
+
+
+def on_its_nodes(job: TrainJob, world: int) -> TrainJob:
+    """The job on the nodes that `world` ranks fill.
+
+    Raises:
+        JobError: if they do not fill whole nodes, or not as many as the job may run on.
+    """
+    place = job.placement
+    nodes, over = divmod(world, place.workers_per_node)
+    if over or nodes not in elastic.sizes(place):
+        raise JobError(f"{world} ranks do not fill {elastic.sizes_said(place)} nodes with {place.workers_per_node} "
+                       "each (gpu.nodes, gpu.min_nodes, gpu.instance_type)")
+    return job.model_copy(update={"placement": elastic.on(place, nodes)})
 
 
 def check_device(placement: Placement, local_world: int, precision: str = "bf16") -> torch.device:
@@ -91,9 +105,9 @@ def note_start(folder: RunFolder, job: TrainJob, previous: dict[str, Any], resum
 
 
 def note_startup(folder: RunFolder, startup: Startup, resumed_at: int) -> None:
-    """Let rank 0 add to run.json how long this start took, and say it. Call after the first step."""
+    """Let rank 0 add to run.json how long this start took on how many ranks, and say it; after the first step."""
     if dist.get_rank() == 0:
-        record = startup.record(resumed_at)
+        record = {**startup.record(resumed_at), "world_size": dist.get_world_size()}
         run = folder.read_json("run.json")
         folder.write_json("run.json", {**run, "startup": [*run["startup"], record]})
         print(for_people(record), flush=True)

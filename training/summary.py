@@ -29,7 +29,8 @@ def summarise(job: TrainJob, folder: RunFolder, failure: str | None,
     Returns:
         `tokens_per_second` and `mfu` are medians over steps, `step_seconds` their percentiles; a start's first
         step, which compiles, does not count. `restarts` counts the times that the workers were started again,
-        in this call or an earlier one; `startup` has the seconds of each start until its first step, by phase.
+        in this call or an earlier one; `startup` has the seconds of each start until its first step, by phase, and
+        its ranks; `world_size` and `nodes` are of the last start (an elastic run may have had more).
         `rented` is what billed by the hour, None on a laptop; `hours` that the run had nodes, over all jobs that
         trained it, and `node_hours` of all nodes together.
         `hangs` are the reasons for which the watchdog ended the workers.
@@ -41,6 +42,7 @@ def summarise(job: TrainJob, folder: RunFolder, failure: str | None,
     warm = _without_first_steps(records, startup)
     losses = _known(records, "loss")
     newest = checkpoint.newest(folder)
+    world = len(run.get("ranks", [])) or job.placement.world_size
     hours, of_nodes = node_hours.hours(run.get("held", []), time.time())
     return {
         "status": "succeeded" if failure is None else "failed",
@@ -54,8 +56,8 @@ def summarise(job: TrainJob, folder: RunFolder, failure: str | None,
         "mfu": _median(warm, "mfu"),
         "step_seconds": percentiles(_known(warm, "step_seconds")),
         **{key: max(_known(records, key), default=None) for key in _HIGHEST},
-        "world_size": job.placement.world_size,
-        "nodes": job.placement.nodes,
+        "world_size": world,
+        "nodes": world // job.placement.workers_per_node,
         "transport": _transport(folder, run.get("ranks", [])),
         "restarts": max(0, run.get("starts", 0) - 1),
         "startup": startup,

@@ -20,8 +20,6 @@ import torch
 import torch.distributed as dist
 from pydantic import ValidationError
 from ray.exceptions import RayError
-from ray.train import FailureConfig, RunConfig, ScalingConfig
-from ray.train.torch import TorchConfig, TorchTrainer
 from transformers import PretrainedConfig
 
 from training import checkpoint, data, metrics, model, parallel, place, step, topology, watch, watchdog, wire
@@ -32,6 +30,7 @@ from training.final_export import export_at_end
 from training.lease import Lease
 from training.live_metrics import LiveMetrics
 from training.node_hours import note_end
+from training.nodes import Room
 from training.preemption import Notice
 from training.pretrained import Pretrained
 from training.shape import ModelShape, UnknownShapeError, known_shape
@@ -40,12 +39,10 @@ from training.startup import Startup
 from training.storage import RunFolder, absolute
 from training.summary import summarise
 from training.tokenising import tokenise_first, tokens_of
+from training.workers import ELASTIC_START_S, until_done
 
-COLLECTIVE_TIMEOUT_S = 600
 MOST_JOB_BYTES = 1 << 20
-# Ray's own default for both is to try for ever.
-CONTROLLER_FAILURES = 3
-PREEMPTIONS = 50
+START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
 
 
 def main(arguments: list[str]) -> int:
@@ -85,7 +82,7 @@ def main(arguments: list[str]) -> int:
 
 def patience() -> float:
     """Seconds that Ray Train, and so everything before it, waits for nodes; 0: no limit is set."""
-    return float(os.environ.get("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", 0))
+    return float(os.environ.get(START_TIMEOUT, 0))
 
 
 def end_at_once(reason: str) -> None:
@@ -117,8 +114,9 @@ def read_job(path: Path) -> TrainJob:
     return job.model_copy(update={"placement": placement})
 
 
-def without_auto(job: TrainJob, shape: Callable[[], ModelShape | None]) -> tuple[TrainJob, list[str]]:
-    """The job with a value for every `auto`, and the reasons.
+def without_auto(job: TrainJob, shape: Callable[[], ModelShape | None],
+                 nodes: int | None = None) -> tuple[TrainJob, list[str]]:
+    """The job with a value for every `auto`, and the reasons; `nodes`: fewer than it wants, if it has them.
 
     Raises:
         JobError: if the job cannot run on its GPUs.
@@ -128,19 +126,20 @@ def without_auto(job: TrainJob, shape: Callable[[], ModelShape | None]) -> tuple
     except UnknownShapeError:
         known = None
     try:
-        return topology.resolve(job, known)
+        return topology.resolve_on(job, known, nodes or job.placement.nodes)
     except ValueError as error:
         raise JobError(str(error)) from error
 
 
 def fit(job: TrainJob, folder: RunFolder) -> str | None:
     """Run the job on all workers, restarting after failures. Returns the reason if it failed."""
+    seconds = patience()
     try:
         folder.remove("summary.json")
         folder.remove(wire.FILE)
         start_ray(job)
-        tokenise_first(job, folder, patience() or None)
-        return until_done(job)
+        tokenise_first(job, folder, seconds or None)
+        return until_done(job, work, seconds)
     except ray.train.WorkerGroupError as error:
         return watchdog.reason(folder) or worker_failure(error.worker_failures)
     except ray.train.ControllerError as error:
@@ -149,51 +148,15 @@ def fit(job: TrainJob, folder: RunFolder) -> str | None:
         return first_line(error)
 
 
-def until_done(job: TrainJob) -> str | None:
-    """Run the workers, and again each time that they left because a node went; the reason if they failed."""
-    for _ in range(PREEMPTIONS + 1):
-        result = trainer(job).fit().return_value or {"failure": "the workers ended without a result"}
-        if result["failure"] or not result["left"]:
-            return result["failure"]
-        print(f"{result['left']}; the workers start again where there are nodes", flush=True)
-    return f"nodes were taken away more than {PREEMPTIONS} times"
-
-
 def start_ray(job: TrainJob) -> None:
     """Join the cluster that RAY_ADDRESS names (a submitted job always has it), or start one here."""
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")  # else each line of a worker shows twice
+    if job.placement.is_elastic:
+        os.environ[START_TIMEOUT] = str(ELASTIC_START_S)
     if "RAY_ADDRESS" in os.environ:
         ray.init()
     else:
         ray.init(address="local", num_cpus=job.placement.world_size)
-
-
-def trainer(job: TrainJob) -> TorchTrainer:
-    """Ray Train's part: one worker a rank, ranks of a node in a row (Ray sorts them by node and GPU)."""
-    place = job.placement
-    on_gpu = place.device == "cuda"
-    # A rank that hangs is to be named by the watchdog before a collective gives up and names nobody.
-    collectives = max(COLLECTIVE_TIMEOUT_S, int(watchdog.longest_wait(job.training.hang)) + 120)
-    return TorchTrainer(
-        work,
-        train_loop_config=job.model_dump(mode="json"),
-        # Named here and never guessed: the driver runs on the head, which has no GPU.
-        torch_config=TorchConfig(backend=place.backend, timeout_s=collectives),
-        scaling_config=ScalingConfig(
-            num_workers=place.world_size,
-            use_gpu=on_gpu,
-            resources_per_worker={"CPU": 1, "GPU": 1} if on_gpu else {"CPU": 1},
-        ),
-        run_config=RunConfig(
-            name=job.name,
-            storage_path=place.storage,
-            failure_config=FailureConfig(
-                max_failures=job.training.max_failures,
-                controller_failure_limit=CONTROLLER_FAILURES,
-                max_preemption_failures=PREEMPTIONS,
-            ),
-        ),
-    )
 
 
 def worker_failure(failures: dict[int, Exception]) -> str:
@@ -220,7 +183,7 @@ def train(written: TrainJob, dog: watchdog.Watchdog) -> str | None:
     """One rank, from the newest checkpoint to the last step; `written`: the job as in train.json.
 
     Returns:
-        Why it left before the last step, with a checkpoint: a node is about to go.
+        Why it left before the last step, with a checkpoint: a node is about to go, or has come.
     """
     startup = Startup()
     startup.ended("imports")
@@ -232,13 +195,14 @@ def train(written: TrainJob, dog: watchdog.Watchdog) -> str | None:
     channel = SideChannel(written.training.fabric.timeout_seconds, node)
     dog.watch(folder, channel)
     precision = written.training.precision
-    device = together(lambda: place.check_device(written.placement, local_world, precision), channel.group)
+    placed = together(lambda: place.on_its_nodes(written, world), channel.group)
+    device = together(lambda: place.check_device(placed.placement, local_world, precision), channel.group)
     previous = together(lambda: place.check_same_run(folder, written), channel.group)
     startup.ended("process_group")
-    proof = wire.Wire(written, folder, channel, wire.Here(device, os.environ.get("NCCL_DEBUG_FILE")))
+    proof = wire.Wire(placed, folder, channel, wire.Here(device, os.environ.get("NCCL_DEBUG_FILE")))
     proof.prove()
     startup.ended("wire")
-    job, reasons, architecture, sequences = together(lambda: read_inputs(written, folder))
+    job, reasons, architecture, sequences = together(lambda: read_inputs(written, placed.placement.nodes, folder))
     config = job.training
     startup.ended("inputs")
 
@@ -264,7 +228,7 @@ def train(written: TrainJob, dog: watchdog.Watchdog) -> str | None:
     meter = metrics.StepMeter(job.tokens_per_step, world, flops, device)
     watched = watch.StepWatch(config, world, meter, log)
     prefetched = data.Prefetched(sequences, config, rank, world, device)
-    notice = Notice(ray.train.get_preemption_info)
+    notice = Notice(ray.train.get_preemption_info, Room(written.placement, nodes))
 
     with checkpoints, live or nullcontext():
         for number in range(done + 1, config.steps + 1):
@@ -284,22 +248,22 @@ def train(written: TrainJob, dog: watchdog.Watchdog) -> str | None:
                 proof.after_first_step()
                 meter.start()
             every = config.checkpoint.every_steps
-            leaves = notice.came() and number < config.steps
+            leaves = notice.came() if number < config.steps else None
             if number == config.steps or leaves or (every and number % every == 0):
                 watched.catch_up()
                 dog.at("checkpoint", number)
                 watch.check_finite(trained.model, optimizer, number)
                 if leaves:
                     checkpoints.save_now(number)
-                    return f"a node is about to go: saved and left after step {number}"
+                    return f"{leaves}: saved and left after step {number}"
                 checkpoints.save(number)
                 meter.start()
     proof.after_last_step()
 
 
-def read_inputs(written: TrainJob, folder: RunFolder,
+def read_inputs(written: TrainJob, nodes: int, folder: RunFolder,
                 ) -> tuple[TrainJob, list[str], PretrainedConfig, data.Sequences]:
-    """The job without `auto` and why, the model's architecture and the data; before any weights are read."""
+    """The job without `auto` on its `nodes`, and why; the model's architecture; the data. Reads no weights."""
     config = written.training
     architecture = model.read_config(config.model)
     model.check_fits(architecture, config.sequence_length)
@@ -308,7 +272,7 @@ def read_inputs(written: TrainJob, folder: RunFolder,
     model.decoder_layers(empty.model)
     if config.data.documents == "apart":
         model.check_documents_apart(empty)
-    job, reasons = without_auto(written, lambda: ModelShape.from_config(architecture.to_dict()))
+    job, reasons = without_auto(written, lambda: ModelShape.from_config(architecture.to_dict()), nodes)
     sequences = data.open_data(config, architecture.get_text_config().vocab_size, tokens_of(folder))
     return job, reasons, architecture, sequences
 
