@@ -1,4 +1,4 @@
-"""Over the step of a job that runs on its own copy: rank 1 dies before the steps of `dies.json`, once each."""
+"""Over the step of a job on its own copy: rank 1 dies, or raises, before each step of `dies.json` once."""
 
 import json
 import os
@@ -16,5 +16,7 @@ def train_step(*arguments, **named):
     if os.environ["RANK"] == "1" and left and abs(named["learning_rate"] - left[0]) < 1e-12:
         with open(deaths, "a") as stream:
             stream.write("x")
+        if FAULT["raises"]:
+            raise ArithmeticError("the rank's own mistake")
         os._exit(9)
     return true_step(*arguments, **named)

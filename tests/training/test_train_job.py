@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import ranks
 from loop_cases import work
+from ray.exceptions import RayActorError
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
@@ -37,8 +38,8 @@ def corpus(tmp_path_factory):
     return folder
 
 
-def run(folder, job, dies_at):
-    """`python -m training.train train.json` in a folder of its own; rank 1 dies before the steps `dies_at`."""
+def run(folder, job, dies_at, raises=False):
+    """`python -m training.train train.json` in a folder of its own; rank 1 dies, or raises, before `dies_at`."""
     folder.mkdir()
     package = shutil.copytree(ROOT / "training", folder / "training", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(Path(__file__).parent / "faulty_rank.py", package)
@@ -46,7 +47,8 @@ def run(folder, job, dies_at):
         stream.write("\n\nfrom training.faulty_rank import train_step  # noqa\n")
     training = TrainJob.model_validate(job).training
     rates = [learning_rate(training.optimizer, step, training.steps) for step in dies_at]
-    (package / "dies.json").write_text(json.dumps({"learning_rates": rates, "deaths": str(folder / "deaths")}))
+    (package / "dies.json").write_text(json.dumps({"learning_rates": rates, "deaths": str(folder / "deaths"),
+                                                  "raises": raises}))
     (folder / "train.json").write_text(json.dumps(job))
     environment = {k: v for k, v in os.environ.items() if k not in ("RAY_ADDRESS", "PYTHONPATH")}
     return subprocess.run(
@@ -91,6 +93,38 @@ def test_workers_learn_real_text_one_death_costs_nothing_and_one_too_many_ends_t
     undisturbed["placement"]["storage"] = str(tmp_path / "undisturbed")
     assert ranks.run(2, work, undisturbed) == [None, None]
     assert ranks.losses(folder / "out" / "tiny") == ranks.losses(tmp_path / "undisturbed" / "tiny")[:STEPS - 2]
+
+
+@pytest.mark.long
+def test_a_rank_that_raises_once_costs_nothing_and_one_that_always_does_is_named(corpus, tmp_path):
+    folder, job = tmp_path / "job", text_job(corpus)
+    job["training"]["max_failures"] = 1
+    ended = run(folder, job, dies_at=(7,), raises=True)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert "resumed after step 4" in ended.stdout
+    summary = json.loads((folder / "out" / "tiny" / "summary.json").read_text())
+    assert (summary["status"], summary["restarts"], summary["steps"]) == ("succeeded", 1, STEPS)
+    undisturbed = text_job(corpus)
+    undisturbed["placement"]["storage"] = str(tmp_path / "undisturbed")
+    assert ranks.run(2, work, undisturbed) == [None, None]
+    assert ranks.losses(folder / "out" / "tiny") == ranks.losses(tmp_path / "undisturbed" / "tiny")
+
+    ended = run(tmp_path / "again", job, dies_at=(7, 8), raises=True)
+    assert ended.returncode == 1
+    assert ended.stderr.strip().splitlines()[-1] == "tiny failed: rank 1: ArithmeticError: the rank's own mistake"
+
+
+@pytest.mark.parametrize(("failures", "reason"), [
+    ({1: ArithmeticError("its own mistake")}, "rank 1: ArithmeticError: its own mistake"),
+    ({3: KeyError("a"), 2: OSError("no such device")}, "rank 2: OSError: no such device"),
+    # what the others say, whose connection broke, is not the cause
+    ({0: RuntimeError("Connection closed by peer"), 1: RayActorError(error_msg="it was killed")},
+     "rank 1: its process or node died (it was killed)"),
+])
+def test_the_failure_that_the_others_came_from_is_told(failures, reason):
+    from training import train
+
+    assert train.worker_failure(failures) == reason
 
 
 @pytest.mark.parametrize(("change", "message"), [
