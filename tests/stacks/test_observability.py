@@ -87,6 +87,14 @@ def test_its_logs_are_kept_for_the_days_of_the_settings_and_go_with_the_stack(ob
     assert {(g["Properties"]["RetentionInDays"], g["DeletionPolicy"]) for g in groups} == {(7, "Delete")}
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("config", ["l4", "h100", "local"])
+def test_every_preset_passes_all_rules_with_and_without_it(synth, config):
+    for enabled in (False, True):
+        addons = synth(config, f"observability.enabled={str(enabled).lower()}").resources(STACK, "AWS::EKS::Addon")
+        assert len(addons) == enabled
+
+
 # Where the agents run
 
 def test_agents_run_on_gpu_nodes_in_spite_of_their_taint_and_the_scraper_does_not(configuration, scraper):
