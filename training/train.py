@@ -230,7 +230,7 @@ def train(written: TrainJob, dog: watchdog.Watchdog) -> str | None:
     prefetched = data.Prefetched(sequences, config, rank, world, device)
     notice = Notice(ray.train.get_preemption_info, Room(written.placement, nodes))
 
-    with checkpoints, live or nullcontext():
+    with live or nullcontext(), checkpoints:
         for number in range(done + 1, config.steps + 1):
             torch.manual_seed(config.seed + number * world + rank)  # dropout, the same after a restart
             rate = step.learning_rate(config.optimizer, number, config.steps)
