@@ -46,7 +46,8 @@ class WorkerGroup:
     """One pod a GPU node: up to `nodes` of them, each with all `gpus` and `efa` interfaces of its node.
 
     `cpu` in cores, `memory_gib` in GiB; `environment` is what the hardware demands (k8s/worker_env.py). A pod
-    may take `start_seconds` until it runs, and goes after `idle_seconds` without a job.
+    may take `start_seconds` until it runs, and goes after `idle_seconds` without a job. `hf_token_secret`: name of
+    a Secret whose key `token` is a Hugging Face token.
     """
 
     nodes: int
@@ -57,6 +58,7 @@ class WorkerGroup:
     environment: Mapping[str, str]
     start_seconds: int
     idle_seconds: int
+    hf_token_secret: str | None = None
 
 
 class RayCluster(KubernetesObject):
@@ -118,6 +120,8 @@ def _workers(pods: RayPods, workers: WorkerGroup) -> dict[str, Any]:
     container = _ray_container("ray-worker", pods, {**_CACHES, **_DRAINS, **workers.environment},
                                resources={"requests": amounts, "limits": dict(amounts)})
     container["volumeMounts"].append({"name": "cache", "mountPath": _CACHE})
+    if workers.hf_token_secret is not None:
+        container["env"].append(_hf_token(workers.hf_token_secret))
     pod = _ray_pod(pods, container)
     pod["volumes"].append({"name": "cache", "emptyDir": {}})  # outlives a training process, not the pod
     return {
@@ -128,6 +132,15 @@ def _workers(pods: RayPods, workers: WorkerGroup) -> dict[str, Any]:
         "rayStartParams": {"num-gpus": amounts["nvidia.com/gpu"]},
         "template": {"spec": {**pod, "tolerations": [GPU_TOLERATION], "terminationGracePeriodSeconds": _GRACE}},
     }
+
+
+def _hf_token(secret: str) -> dict[str, Any]:
+    """The token by reference. Only workers download; the head's driver reads nothing of the Hub.
+
+    Optional: without the Secret, pods on GPU nodes would wait for it and say nothing. The job asks for what is
+    gated in its first minute, and says then what is missing.
+    """
+    return {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": secret, "key": "token", "optional": True}}}
 
 
 def _ray_container(name: str, pods: RayPods, environment: Mapping[str, str],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -262,8 +263,13 @@ def _show(value: Any) -> str:
     return str(value)
 
 
+# What someone may have put where the name of its Secret belongs (ray.hf_token_secret): it must not get into a log.
+_HF_TOKEN = re.compile(r"hf_[A-Za-z0-9]{12,}")
+
+
 def _printable(line: str) -> str:
     """The line as one that a terminal only shows: what would move its cursor or break the line is spelled out."""
     if len(line) > _LONGEST_LINE:
         line = f"{line[:_LONGEST_LINE // 2]} … {line[-_LONGEST_LINE // 2:]}"
+    line = _HF_TOKEN.sub("hf_…", line)
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)

@@ -144,6 +144,9 @@ class RaySettings(Strict):
     """Ray version inside the image."""
     namespace: str = Field(default="ray", pattern=r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$")
     """Kubernetes namespace of the Ray cluster and its jobs; destroy TrainingStack before you change it."""
+    hf_token_secret: str | None = None
+    """Name of a Secret in that namespace, which you make, whose key `token` is a Hugging Face token for gated
+    models and datasets; none: only what the Hub shows to everybody."""
     start_minutes: int = Field(default=40, ge=5, le=600)
     """Minutes that a job waits for nodes, image and workers; Ray Train tries up to four times before it fails."""
     run_hours: int = Field(default=24, ge=1, le=720)
@@ -158,6 +161,14 @@ class RaySettings(Strict):
             raise ValueError(f"start_minutes {self.start_minutes} is not shorter than run_hours {self.run_hours}; "
                              f"use run_hours {self.start_minutes // 60 + 1} or more")
         return self
+
+    @field_validator("hf_token_secret")
+    @classmethod
+    def _a_name_and_no_token(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", value):
+            raise ValueError("this is not the name of a Secret, such as hf-token; a token itself never stands in "
+                             "the settings: put it into a Secret (docs/security.md) and name that here")
+        return value
 
     @field_validator("namespace")
     @classmethod

@@ -101,7 +101,8 @@ def _workers(settings: Settings) -> WorkerGroup:
     gpu = settings.gpu
     return WorkerGroup(nodes=gpu.nodes, gpus=gpu.instance.gpus, efa=gpu.instance.efa, cpu=gpu.cpu,
                        memory_gib=gpu.memory_gib, environment=efa_environment(gpu.instance.family),
-                       start_seconds=settings.ray.start_minutes * 60, idle_seconds=gpu.idle_minutes * 60)
+                       start_seconds=settings.ray.start_minutes * 60, idle_seconds=gpu.idle_minutes * 60,
+                       hf_token_secret=settings.ray.hf_token_secret)
 
 
 def _hashed(prefix: str, name: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from huggingface_hub import snapshot_download
+from huggingface_hub import get_token, snapshot_download
 from pyarrow import fs
 
 from training.config import DataConfig, ModelConfig
@@ -136,18 +136,25 @@ def hub_failure(setting: str, name: str, revision: str | None, error: Exception)
     at = f"{setting} {name}" + (f" at {revision}" if revision else "")
     instead = f"or copy it to a folder or s3:// prefix and set {setting} to that"
     if "GatedRepoError" in kinds:
-        return (f"{at} is gated: accept its licence on the Hub and give the job an HF_TOKEN that may read it, "
-                f"{instead}")
+        return f"{at} is gated: accept its licence on the Hub and {_token()}, {instead}"
     if "RevisionNotFoundError" in kinds:
         return (f"{setting} {name} has no revision {revision} on the Hub; set "
                 f"{setting.rpartition('.')[0]}.revision to one of its commits, branches or tags")
     if "RepositoryNotFoundError" in kinds:
         return (f"{at} is neither a folder here nor a repository that the Hub shows to this job; correct the name "
-                "or, if it is private, give the job an HF_TOKEN that may read it")
+                f"or, if it is private, {_token()}")
     if kinds & _UNREACHABLE:
         return (f"{at} is not on this node and the Hub cannot be reached; give the nodes a way to it or a mirror "
                 f"(HF_ENDPOINT), {instead}")
     return f"{at}: {first_line(error)}"
+
+
+def _token() -> str:
+    """What to do for a token, by whether there is one."""
+    if get_token() is None:
+        return ("give the job a token that may read it: ray.hf_token_secret names a Kubernetes Secret with one, "
+                "outside of a cluster HF_TOKEN holds it; this job has none")
+    return "give the job another token (ray.hf_token_secret, HF_TOKEN): the one that it has may not read it"
 
 
 _UNREACHABLE = {"LocalEntryNotFoundError", "ConnectError", "ConnectionError", "ConnectTimeout", "ReadTimeout",

@@ -3,11 +3,13 @@
 import json
 import math
 import re
+from dataclasses import replace
 
 import pytest
 from lookup import only, variables
 
 from eagleray import catalog
+from k8s.ray_cluster import RayPods, WorkerGroup, ray_cluster_spec
 from k8s.worker_env import efa_environment
 from training.config import TrainJob
 
@@ -252,3 +254,16 @@ def test_a_worker_pod_that_must_go_has_time_to_save(worker_pod):
     # Ray drains for as long as its own variable says; the kubelet's SIGKILL comes last.
     drain = int(variables(worker_pod)["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"])
     assert 90 <= drain <= worker_pod["terminationGracePeriodSeconds"] - 10
+
+
+def test_a_hugging_face_token_reaches_the_workers_by_reference_only():
+    pods = RayPods(image="i", ray_version="2.58.0", service_account="a", region="r")
+    workers = WorkerGroup(nodes=1, gpus=1, efa=1, cpu=1, memory_gib=1, environment={}, start_seconds=1,
+                          idle_seconds=1)
+    for secret, wanted in ((None, []), ("hf-token", [{"secretKeyRef": {
+            "name": "hf-token", "key": "token", "optional": True}}])):
+        spec = ray_cluster_spec(pods, replace(workers, hf_token_secret=secret))
+        head, worker = (group["template"]["spec"]["containers"][0]["env"]
+                        for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]))
+        assert [one["valueFrom"] for one in worker if one["name"] == "HF_TOKEN"] == wanted
+        assert not [one for one in head if one["name"] == "HF_TOKEN"]

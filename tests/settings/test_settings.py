@@ -126,6 +126,7 @@ def test_h100_has_32_efa_interfaces_and_16_workers():
          ["training.accumulation 1 cannot be shared out to 2 to 3 nodes", "a multiple of 2"]),
         ("gpu.min_nodes=1,training.model.name=Qwen/Qwen2.5-7B,gpu.nodes=4",
          ["on 1 of 4 nodes (gpu.min_nodes, gpu.nodes)", "does not fit", "a larger gpu.min_nodes"]),
+        ("ray.hf_token_secret=hf_token", ["not the name of a Secret", "docs/security.md"]),
         ("ray.namespace=kube-system", ["belongs to Kubernetes", "ray"]),
         ("name=Eagle_Ray", ["name = Eagle_Ray", "must match"]),
         ("training=5", ["training = 5", "group of settings"]),
@@ -145,6 +146,12 @@ def test_a_wrong_value_is_refused_in_the_words_of_its_author(overrides, parts):
     assert "\n" not in message, message
     for part in parts:
         assert part in message
+
+
+def test_a_token_in_the_place_of_its_secret_is_not_repeated():
+    message = refusal("ray.hf_token_secret=hf_aBcDeFgHiJkLmN")
+    assert message.startswith("set=ray.hf_token_secret=hf_…: ray.hf_token_secret = hf_…: ")
+    assert "aBc" not in message
 
 
 def test_every_wrong_value_is_named_at_once():

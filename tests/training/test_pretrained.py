@@ -72,8 +72,13 @@ def test_a_model_of_the_hub_is_downloaded_once_and_then_needs_no_hub(hub, monkey
 
 def test_what_is_wrong_on_the_hub_is_one_line_that_says_what_would_work(hub, monkeypatch):
     hub.gated.add("models/our/tiny")
-    with pytest.raises(JobError, match=r"^training\.model\.name our/tiny at \w+ is gated: accept .* HF_TOKEN"):
+    with pytest.raises(JobError, match=r"^training\.model\.name our/tiny at \w+ is gated: accept .* "
+                       r"ray\.hf_token_secret names a Kubernetes Secret with one, .* this job has none, or copy"):
         opened("our/tiny")
+    monkeypatch.setenv("HF_TOKEN", "hf_of_somebody_else")
+    with pytest.raises(JobError, match=r"is gated: .* another token .*: the one that it has may not read") as wrong:
+        opened("our/tiny")
+    assert "somebody" not in str(wrong.value)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     opened("our/tiny")
     with pytest.raises(JobError, match=r"has no revision v9 on the Hub; set training\.model\.revision to one of"):
