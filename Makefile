@@ -41,7 +41,7 @@ test: setup ## All tests that need no GPU; about 5 minutes
 lint: setup ## ruff and pyright
 	@$(ACTIVATED) ruff check . && pyright
 
-test-long: setup ## Tests with further real clusters, parts of which die, and a compiler; about 15 minutes
+test-long: setup ## Tests with further real clusters, parts of which die, and a compiler; about 30 minutes
 	@$(ACTIVATED) exec python -m pytest -m "long and not gpu"
 
 test-gpu: setup ## Tests that need a CUDA device

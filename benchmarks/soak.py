@@ -180,6 +180,8 @@ def main() -> None:
     options.add_argument("--seed", type=int, default=1, help="of the faults (default 1)")
     options.add_argument("--out", type=Path, default=Path("out/soak"), help="for the report (default out/soak)")
     chosen = options.parse_args()
+    if not 2 <= chosen.minutes <= 24 * 60:
+        options.error(f"--minutes {chosen.minutes:g}: use 2 (a fault takes about one to get over) to 1440")
     folder = Path(tempfile.mkdtemp(prefix="eagleray-soak-"))
     try:
         found = soak_for(chosen.minutes, chosen.seed, folder)

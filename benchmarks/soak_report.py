@@ -60,6 +60,8 @@ def report(survived: Sequence[Survived], failure: str | None, **facts: Any) -> d
         failure: what went wrong, in one line.
         facts: about the run and the machine.
     """
+    if failure is None and not survived:
+        failure = "no fault came, so nothing is proven"
     return {
         "status": "survived" if failure is None else "failed", "reason": failure, **facts,
         "by_kind": by_kind(survived),

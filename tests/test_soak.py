@@ -56,11 +56,13 @@ def test_the_report_has_medians_of_each_kind_and_says_what_failed():
     assert bad["status"] == "failed"
     assert "**FAILED**: step 3: loss 1" in soak_report.markdown(bad)
     assert "losses are those" not in soak_report.markdown(bad)
+    assert soak_report.report([], None, **facts)["reason"] == "no fault came, so nothing is proven"
 
 
 @pytest.mark.parametrize(("reason", "code"), [(None, None), ("step 3 differs", "soak failed: step 3 differs")])
 def test_a_soak_whose_losses_differ_ends_with_exit_code_1(tmp_path, monkeypatch, capsys, reason, code):
-    monkeypatch.setattr(soak, "soak_for", lambda *_: soak_report.report([], reason, **FACTS))
+    monkeypatch.setattr(soak, "soak_for", lambda *_: soak_report.report(
+        [Survived("rank killed", 50, 10, 40.0)], reason, **FACTS))
     monkeypatch.setattr("sys.argv", ["soak", "--out", str(tmp_path / "out")])
     if code is None:
         soak.main()
@@ -69,6 +71,14 @@ def test_a_soak_whose_losses_differ_ends_with_exit_code_1(tmp_path, monkeypatch,
             soak.main()
     assert "# Soak: 5.0 minutes" in (tmp_path / "out" / "report.md").read_text()
     assert "# Soak: 5.0 minutes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("minutes", ["0", "-3", "nan", "1e9"])
+def test_a_soak_too_short_for_a_fault_or_without_end_is_refused(monkeypatch, capsys, minutes):
+    monkeypatch.setattr("sys.argv", ["soak", f"--minutes={minutes}"])
+    with pytest.raises(SystemExit, match="2"):
+        soak.main()
+    assert "error: --minutes" in capsys.readouterr().err
 
 
 def test_storage_that_fails_fails_as_a_whole_and_comes_back(tmp_path):
