@@ -47,7 +47,8 @@ def export(folder: RunFolder, step: int | None, training: TrainConfig, target: P
         The step.
 
     Raises:
-        JobError: if there is no such checkpoint, `target` exists, or model and checkpoint do not match.
+        JobError: if there is no such checkpoint, `target` exists, model and checkpoint do not match, or a tokenizer
+            on S3 cannot be read.
     """
     if target.exists():
         raise JobError(f"{target} exists already; remove it or choose another folder")
@@ -146,6 +147,20 @@ def _read(reader: ShardReader, wanted: dict[str, TensorStorageMetadata], dtype: 
     return found
 
 
+def _write_tokenizer(source: model_folder.Source, target: Path) -> None:
+    """Not every model has one, and a folder of the nodes may not be here; what lies on S3 is not to be lost.
+
+    Raises:
+        JobError: if it lies on S3, and cannot be read now.
+    """
+    try:
+        AutoTokenizer.from_pretrained(model_folder.small_files(source)).save_pretrained(target)
+    except (OSError, ValueError, KeyError) as error:
+        if isinstance(error, JobError) and "://" in source.name:
+            raise
+        print(f"no tokenizer was written: {source.name}: {first_line(error)}")
+
+
 def _write_others(config: PretrainedConfig, training: TrainConfig, target: Path, dtype: torch.dtype) -> None:
     written = AutoConfig.for_model(**config.to_dict())
     written.dtype = dtype
@@ -153,11 +168,7 @@ def _write_others(config: PretrainedConfig, training: TrainConfig, target: Path,
     written.save_pretrained(target)
     named = training.model.architecture is None
     if named or training.data.tokenizer:
-        source = model_folder.of_tokenizer(training.data, training.model)
-        try:
-            AutoTokenizer.from_pretrained(model_folder.small_files(source)).save_pretrained(target)
-        except (OSError, ValueError) as error:
-            print(f"no tokenizer was written: {source.name}: {first_line(error)}")
+        _write_tokenizer(model_folder.of_tokenizer(training.data, training.model), target)
     generation = GenerationConfig.from_model_config(config)
     if named:
         with suppress(OSError):  # not every model has one

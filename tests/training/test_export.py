@@ -26,12 +26,17 @@ def save_step(folder, architecture):
     return built.eval()(torch.arange(32)[None]).logits.detach()
 
 
+def save_words(folder):
+    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
+    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<end>", chat_template="{{ messages }}",
+                            ).save_pretrained(folder)
+
+
 @pytest.mark.parametrize(("tied", "file_bytes"), [(True, 2 << 30), (False, 10_000)])
 def test_logits_are_those_that_were_saved(tmp_path, tied, file_bytes):
     architecture = {**ranks.QWEN2, "tie_word_embeddings": tied}
     (expected,) = ranks.run(1, save_step, str(tmp_path), architecture)
-    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
-    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<end>").save_pretrained(tmp_path / "words")
+    save_words(tmp_path / "words")
     training = TrainConfig.model_validate({
         "model": {"weights": "random", "architecture": architecture},
         "data": {"kind": "text", "path": "corpus", "tokenizer": str(tmp_path / "words")}})
@@ -50,3 +55,24 @@ def test_logits_are_those_that_were_saved(tmp_path, tied, file_bytes):
     with pytest.raises(JobError, match=r"is \[64, 32\] in the checkpoint and \[70, 32\] in the model"):
         export(run, None, wider, tmp_path / "other")
     assert not list(tmp_path.glob("other*"))
+
+
+def test_a_tokenizer_at_a_uri_comes_along_or_nothing_does(tmp_path):
+    """Of s3:// in life; pyarrow reads file:// in the same way."""
+    ranks.run(1, save_step, str(tmp_path), ranks.QWEN2)
+    run, given = RunFolder(str(tmp_path), "tiny"), tmp_path / "given"
+    save_words(given)
+    inline = {"weights": "random", "architecture": ranks.QWEN2}
+    model.read_config(ModelConfig.model_validate(inline)).save_pretrained(given)
+    with_the_model = TrainConfig.model_validate({"model": {"name": f"file://{given}"}})
+    apart = TrainConfig.model_validate({
+        "model": inline, "data": {"kind": "text", "path": "corpus", "tokenizer": f"file://{given}"}})
+    for number, training in enumerate((with_the_model, apart)):
+        export(run, None, training, tmp_path / f"model-{number}")
+        loaded = AutoTokenizer.from_pretrained(tmp_path / f"model-{number}")
+        assert loaded.convert_tokens_to_ids("w0") == WORDS.index("w0")
+        assert loaded.chat_template == "{{ messages }}"
+    given.rename(tmp_path / "gone")
+    with pytest.raises(JobError, match=f"training.data.tokenizer file://{given} cannot be read"):
+        export(run, None, apart, tmp_path / "again")
+    assert not (tmp_path / "again").exists()
