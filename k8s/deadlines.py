@@ -10,11 +10,13 @@ ENDS_BY = "eagleray-ends-by"
 
 @dataclass(frozen=True)
 class Deadlines:
-    """Seconds from a job's creation: to `start` (nodes, image, workers), and to its end (`run`).
+    """Seconds from a job's turn: to `start` (nodes, image, workers), and to its end (`run`).
 
-    `why`: the setting that says `run`, for people.
+    `why`: the setting that says `run`, for people. `in_line`: seconds more that it may wait for its turn, besides
+    `start`, since other jobs came before.
     """
 
     start: int
     run: int
     why: str
+    in_line: int = 0

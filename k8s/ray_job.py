@@ -70,8 +70,8 @@ def job_spec(*, prefix: str, cluster: str, cluster_hash: str, image: str, bundle
         # The driver runs on the head, which has no CPUs to hand out.
         "entrypointNumCpus": 0,
         "runtimeEnvYAML": _runtime_env(deadlines),
-        "preRunningDeadlineSeconds": deadlines.start,
-        "activeDeadlineSeconds": deadlines.run,
+        "preRunningDeadlineSeconds": deadlines.start + deadlines.in_line,
+        "activeDeadlineSeconds": deadlines.run + deadlines.in_line,
         "submitterConfig": {"backoffLimit": 0},
         "submitterPodTemplate": {"metadata": {"labels": SUBMITTER_PODS},
                                  "spec": _submitter(image, bundle, deadlines)},
@@ -84,9 +84,12 @@ def _runtime_env(deadlines: Deadlines) -> str:
         "working_dir": CODE_PATH,
         "excludes": ["..*"],  # such a volume holds every file again in ..data and ..2026_…
         "env_vars": {
-            # Also how long a job that replaces another waits for the GPUs: CloudFormation makes the new one
-            # first and deletes the old one at the end.
             "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": str(deadlines.start),
+            # A job that replaces another waits for it too: CloudFormation makes the new one first and deletes the
+            # old one at the end.
+            "EAGLERAY_TURN_TIMEOUT_S": str(deadlines.start + deadlines.in_line),
+            # What waits in line has a later deadline, and yet may not take longer, or cost more.
+            "EAGLERAY_TIME_LIMIT_S": str(deadlines.run),
             "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
             "RAY_DEDUP_LOGS": "0",
             "RAY_COLOR_PREFIX": "0",
@@ -104,7 +107,7 @@ def _submitter(image: str, bundle: CodeBundle, deadlines: Deadlines) -> dict[str
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
         "securityContext": CONFINED_POD,
-        "activeDeadlineSeconds": deadlines.run,
+        "activeDeadlineSeconds": deadlines.run + deadlines.in_line,
         "terminationGracePeriodSeconds": 60,
         "containers": [{
             "name": "ray-job-submitter",

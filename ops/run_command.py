@@ -129,12 +129,10 @@ def _refuse_other_machines(settings: Settings, found: DeployedRun) -> None:
 
 def _job(settings: Settings, name: str, bundle: CodeBundle, standing: dict[str, Any],
          queue_hours: int | None) -> JobSpec:
-    """The job. In line it waits with its driver running, which asks Ray for the GPUs until the deadline."""
-    queue = (queue_hours or 0) * 3600
+    """The job. In line it waits with its driver running, which asks for no GPU before it is its turn."""
     limit = settings.run_limit
-    # Nothing outside of the job knows when its turn comes: what waits in line uses up a ceiling of dollars too.
-    run = limit.seconds + (queue if limit.dollars is None else 0)
-    deadlines = Deadlines(start=settings.ray.start_minutes * 60 + queue, run=run, why=limit.why)
+    deadlines = Deadlines(start=settings.ray.start_minutes * 60, run=limit.seconds, why=limit.why,
+                          in_line=(queue_hours or 0) * 3600)
     return job_spec(prefix=name, cluster=settings.name, cluster_hash=digest(standing["metadata"].get("uid")),
                     image=settings.ray.image, bundle=bundle, deadlines=deadlines)
 

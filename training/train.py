@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +38,15 @@ from training.side_channel import SideChannel
 from training.startup import Startup
 from training.storage import RunFolder, absolute
 from training.summary import summarise
+from training.time_limit import time_limit
 from training.tokenising import tokenise_first, tokens_of
+from training.turn import turn
 from training.workers import ELASTIC_START_S, until_done
 
 MOST_JOB_BYTES = 1 << 20
 START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
+TURN_TIMEOUT, TIME_LIMIT = "EAGLERAY_TURN_TIMEOUT_S", "EAGLERAY_TIME_LIMIT_S"
+"""Seconds that a job waits for its turn, and that it may take from then on (k8s/ray_job.py)."""
 
 
 def main(arguments: list[str]) -> int:
@@ -58,20 +62,19 @@ def main(arguments: list[str]) -> int:
     except JobError as error:
         print(error, file=sys.stderr)
         return 2
-    try:
-        # A job that replaces another one waits for its folder as long as it waits for its GPUs.
-        held = Lease.take(folder, job.name, lost=end_at_once, wait_seconds=patience())
-    except JobError as error:
-        print(f"{job.name} refused: {error}", file=sys.stderr)
-        return 2
-    with held:
-        failure = fit(job, folder)
-        exported = export_at_end(job) if failure is None else None
+    with ExitStack() as held:
         try:
-            note_end(folder)
-            folder.write_json("summary.json", summarise(job, folder, failure, exported))
-        except OSError as error:
-            failure = failure or f"summary.json cannot be written to {folder.uri}: {first_line(error)}"
+            if "RAY_ADDRESS" in os.environ:  # a cluster that others may use too
+                held.enter_context(turn(os.environ["RAY_ADDRESS"], job.name, seconds_of(TURN_TIMEOUT, patience())))
+            # A job that replaces another one waits for its folder as long as it waits for its GPUs.
+            held.enter_context(Lease.take(folder, job.name, lost=end_at_once, wait_seconds=patience()))
+        except JobError as error:
+            print(f"{job.name} refused: {error}", file=sys.stderr)
+            return 2
+        with time_limit(seconds_of(TIME_LIMIT), lambda reason: end_with_summary(job, folder, reason)):
+            failure = fit(job, folder)
+            exported = export_at_end(job) if failure is None else None
+        failure = sum_up(job, folder, failure, exported)
     ray.shutdown()  # its last words come before ours
     if failure is not None:
         print(f"{job.name} failed: {failure}", file=sys.stderr)
@@ -82,7 +85,29 @@ def main(arguments: list[str]) -> int:
 
 def patience() -> float:
     """Seconds that Ray Train, and so everything before it, waits for nodes; 0: no limit is set."""
-    return float(os.environ.get(START_TIMEOUT, 0))
+    return seconds_of(START_TIMEOUT)
+
+
+def seconds_of(variable: str, default: float = 0) -> float:
+    """Seconds that the job's environment names."""
+    return float(os.environ.get(variable, default))
+
+
+def sum_up(job: TrainJob, folder: RunFolder, failure: str | None, exported: dict[str, str | None] | None,
+           ) -> str | None:
+    """Write summary.json. Returns the reason if the run failed, also of what cannot be written."""
+    try:
+        note_end(folder)
+        folder.write_json("summary.json", summarise(job, folder, failure, exported))
+    except OSError as error:
+        return failure or f"summary.json cannot be written to {folder.uri}: {first_line(error)}"
+    return failure
+
+
+def end_with_summary(job: TrainJob, folder: RunFolder, reason: str) -> None:
+    """End the driver, and Ray its workers with it, from another thread."""
+    print(f"{job.name} failed: {sum_up(job, folder, reason, None)}", file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 def end_at_once(reason: str) -> None:

@@ -24,7 +24,8 @@ FREE = {
     "any number is right; without one, Ray's own": r".*minReplicas|-?.*idleTimeoutSeconds|-?.*expirationSeconds"
         r"|-?.*autoscalerOptions\.env\[0\]\.(name|value).*|-.*autoscalerOptions\.resources\.limits\..*",
     "it may be another one's, which a volume waits for": r"-.*projected\.sources\[\d\]\.configMap\.name",
-    "read by people only": r".*containers\[0\]\.name|.*groupName|-?.*ports\[\d\]\.(name|containerPort)",
+    "read by people only": r".*containers\[0\]\.name|.*groupName|-?.*ports\[\d\]\.(name|containerPort)"
+        r"|-?metadata\.annotations\.eagleray-ends-by",
     "tolerates more, or an add-on's taint that our nodes lack": r"-.*tolerations\[\d\]\.(key|operator|effect)"
         r"|.*tolerations\[0\]\.key=CriticalAddonsOnly",
     "the makers of the plugins chose it": r"-?spec\.template\.spec\.(automountServiceAccountToken|hostNetwork"
