@@ -22,7 +22,7 @@ from torch import Tensor
 
 from training import chat, data_files, documents, token_files
 from training.config import DataConfig, ModelConfig, TrainConfig
-from training.errors import JobError
+from training.errors import JobError, first_line
 from training.loss import IGNORE
 from training.storage import once_per_node
 from training.token_files import TokenFiles
@@ -287,9 +287,11 @@ def _on_this_node(path: str) -> Path:
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir()
         filesystem, root = fs.FileSystem.from_uri(path.rstrip("/"))
-        fs.copy_files(root, str(target), source_filesystem=filesystem)
+        for name in token_files.NAMES:  # by name: a key of S3 may be any text, ../../x too
+            if filesystem.get_file_info(f"{root}/{name}").type == fs.FileType.File:
+                fs.copy_files(f"{root}/{name}", str(target / name), source_filesystem=filesystem)
 
     try:
         return once_per_node("tokens-" + hashlib.sha256(path.encode()).hexdigest()[:16], download)
-    except OSError as error:
-        raise JobError(f"training.data.path {path} cannot be read: {error}") from error
+    except (OSError, ValueError) as error:
+        raise JobError(f"training.data.path {path} cannot be read: {first_line(error)}") from error

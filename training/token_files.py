@@ -20,6 +20,8 @@ from training.chat import Tokens
 from training.documents import Document
 from training.errors import JobError
 
+NAMES = ("index.json", "tokens.bin", "starts.bin", "counted.bin")
+"""All that a folder of them holds; the last one not always."""
 _VERSION = 1
 
 

@@ -3,14 +3,17 @@
 import json
 import os
 
+import boto3
+import numpy as np
 import pyarrow
 import pytest
 from local_hub import COMMIT, TOKEN, LocalHub, serving
 from moto.server import ThreadedMotoServer
 from pyarrow import fs, parquet
 
-from training import data_files, documents
-from training.config import DataConfig
+from training import data_files, documents, token_files
+from training.config import DataConfig, ModelConfig
+from training.data import read_tokens
 from training.errors import JobError
 
 
@@ -102,6 +105,26 @@ def test_a_prefix_of_s3_is_read_in_parts(bucket, monkeypatch):
         texts(DataConfig(kind="jsonl", path="s3://corpus-bucket/data" + options))
     with pytest.raises(JobError, match=r"^training\.data\.path s3://corpus-bucket/none\S* does not exist"):
         texts(DataConfig(kind="jsonl", path="s3://corpus-bucket/none" + options))
+
+
+def test_keys_of_s3_lead_nowhere_but_into_the_folder_of_the_tokens(bucket, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "cache" / "node"))
+    (tmp_path / "cache" / "node").mkdir(parents=True)
+    filesystem, options = bucket
+    tokens = np.array([3, 4], np.uint32), np.array([True, True])
+    token_files.write(tmp_path / "made", [(documents.Document(documents.Place("a", 1), ""), tokens)], {})
+    for file in (tmp_path / "made").iterdir():
+        put(filesystem, f"corpus-bucket/tokens/{file.name}", file.read_bytes())
+    s3 = boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"])
+    for key in ("../../out.bin", "../../../out.bin", "/out.bin", "//out.bin", "..\\out.bin", "a/../../../out.bin",
+                "\x01\x1b[2J", "index.json/../../out.bin"):
+        s3.put_object(Bucket="corpus-bucket", Key=f"tokens/{key}", Body=b"hostile")
+    found = read_tokens(DataConfig(kind="tokens", path="s3://corpus-bucket/tokens" + options), ModelConfig())
+    assert found.tokens.tolist() == [3, 4]
+    on_disk = [file for file in (tmp_path / "cache").rglob("*") if file.is_file() and file.suffix != ".lock"]
+    assert sorted(file.name for file in on_disk) == ["index.json", "starts.bin", "tokens.bin"]
+    assert len({file.parent for file in on_disk}) == 1
+    assert not list(tmp_path.parent.rglob("*out.bin"))
 
 
 @pytest.fixture
