@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from huggingface_hub import get_token, snapshot_download
+from huggingface_hub import get_token, snapshot_download, try_to_load_from_cache
 from pyarrow import fs
 
 from training.config import DataConfig, ModelConfig
@@ -64,6 +64,17 @@ def all_files(source: Source) -> Path:
 def is_commit(revision: str | None) -> bool:
     """Whether a revision means the same files for ever."""
     return re.fullmatch("[0-9a-f]{40}", revision or "") is not None
+
+
+def commit(source: Source) -> str | None:
+    """The commit of the Hub that this node last took files of `source` from; None where they lie elsewhere."""
+    if not source.is_on_hub or is_commit(source.revision):
+        return source.revision if source.is_on_hub else None
+    for name in ("config.json", "tokenizer_config.json"):
+        found = try_to_load_from_cache(source.name, name, revision=source.revision)
+        if isinstance(found, str):
+            return Path(found).parent.name
+    return None
 
 
 def _folder(source: Source, patterns: tuple[str, ...]) -> Path:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from training import checkpoint, elastic, node_hours
+from training import checkpoint, elastic, model_folder, node_hours, tokenising
 from training.checkpointing import Resumed
 from training.config import Placement, TrainJob
 from training.errors import JobError
@@ -97,6 +97,7 @@ def note_start(folder: RunFolder, job: TrainJob, previous: dict[str, Any], resum
             "damaged_checkpoints": resumed.damaged,
             "choices": reasons,
             "ranks": ranks,
+            "commits": commits(folder, job),
             "versions": _versions(device),
             "startup": previous.get("startup", []),
             "rented": rented and rented.model_dump(),
@@ -111,6 +112,13 @@ def note_startup(folder: RunFolder, startup: Startup, resumed_at: int) -> None:
         run = folder.read_json("run.json")
         folder.write_json("run.json", {**run, "startup": [*run["startup"], record]})
         print(for_people(record), flush=True)
+
+
+def commits(folder: RunFolder, job: TrainJob) -> dict[str, str]:
+    """What of model, data and tokenizer is on the Hub, by setting: the commits that their revisions meant."""
+    model, tokens = job.training.model, folder.read_json(tokenising.FILE) or {}
+    commit = model_folder.commit(model_folder.of_model(model)) if model.architecture is None else None
+    return {**({"training.model.name": commit} if commit else {}), **tokens.get("commits", {})}
 
 
 def _last_step(folder: RunFolder) -> float | None:

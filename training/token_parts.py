@@ -7,22 +7,28 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pyarrow import fs
 
 from training.errors import JobError
-from training.storage import RunFolder
+from training.storage import RunFolder, absolute
 
 COUNTS = ("tokens", "documents", "counted", "highest", "highest_at")
 """Of a part's index.json, what the whole is made of."""
 _STREAMS = 8
 """Parts that a node copies at once: a single stream from S3 does not fill its network."""
 _BLOCK = 8 << 20
+_FOLDER = re.compile("tokens-[0-9a-f]{12}")
+_REST_SECONDS = 86400
+"""For how long nothing was written to tokens that are deleted."""
 
 
 def part_name(number: int) -> str:
@@ -92,6 +98,39 @@ def join(folder: RunFolder, target: Path) -> None:
     with ThreadPoolExecutor(_STREAMS) as pool:
         list(pool.map(copy, range(len(parts))))
     (target / "index.json").write_text(json.dumps(index, indent=2) + "\n")
+
+
+def remove_unused(storage: str, reference: str) -> list[str]:
+    """Delete the folders of tokens in `storage` that no run there names, and that have lain still for a day.
+
+    Args:
+        storage: folder or URI, of runs and tokens.
+        reference: the file in a run's folder that names its tokens.
+
+    Returns:
+        Names of the deleted folders.
+
+    Raises:
+        OSError: if storage fails.
+        ValueError: if such a file is no JSON: what it named is not known, and nothing is deleted.
+    """
+    filesystem, root = fs.FileSystem.from_uri(absolute(storage))
+    folders = [entry.base_name for entry in filesystem.get_file_info(fs.FileSelector(root))
+               if entry.type == fs.FileType.Directory]
+    made = [name for name in folders if _FOLDER.fullmatch(name) and _rests(filesystem, f"{root}/{name}")]
+    if not made:
+        return []
+    named = (RunFolder(storage, name).read_json(reference) for name in folders if not _FOLDER.fullmatch(name))
+    used = {found.get("folder") for found in named if isinstance(found, dict)}
+    unused = [name for name in made if name not in used]
+    for name in unused:
+        filesystem.delete_dir(f"{root}/{name}")
+    return unused
+
+
+def _rests(filesystem: fs.FileSystem, path: str) -> bool:
+    files = filesystem.get_file_info(fs.FileSelector(path, recursive=True))
+    return time.time() - max((file.mtime_ns or 0 for file in files), default=0) / 1e9 > _REST_SECONDS
 
 
 def _copy(blocks: Iterator[bytes], target: Path, offset: int) -> None:

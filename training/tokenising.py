@@ -20,7 +20,7 @@ import ray
 import ray.data
 from ray.exceptions import GetTimeoutError, RayError
 
-from training import chat, data, data_files, model, token_files, token_parts
+from training import chat, data, data_files, model, model_folder, token_files, token_parts
 from training.config import TrainConfig, TrainJob, digest
 from training.data_files import Files, Slice
 from training.errors import JobError, first_line
@@ -45,6 +45,8 @@ class Source:
     """Over files, tokenizer and the settings that decide the tokens."""
     vocabulary: int
     """Of the model."""
+    commits: dict[str, str]
+    """Of data and tokenizer, where they are on the Hub, by setting."""
 
 
 @dataclass(frozen=True)
@@ -72,13 +74,29 @@ def tokenise_first(job: TrainJob, run: RunFolder, patience: float | None = None)
         JobError: naming file and row, or what else is wrong with data, tokenizer or model.
         OSError: if storage fails.
     """
-    run.remove(FILE)
     config = job.training
     if config.data.kind not in KINDS:
+        run.remove(FILE)
         return
     source = _seen_by_a_worker(config, patience)
     work = plan(job, source)
-    folder = RunFolder(work.storage, work.folder)
+    # Before they are made, so that another run takes them for used (token_parts.remove_unused).
+    run.write_json(FILE, {"storage": work.storage, "folder": work.folder, "commits": source.commits})
+    try:
+        _make(work, config)
+    except JobError:
+        run.remove(FILE)
+        raise
+    try:
+        for name in token_parts.remove_unused(work.storage, FILE):
+            print(f"deleted {work.storage}/{name}: tokens that no run names any more", flush=True)
+    except (OSError, ValueError) as error:
+        print(f"unused tokens stay in {work.storage} for now: {first_line(error)}", flush=True)
+
+
+def _make(work: Work, config: TrainConfig) -> None:
+    """Have the parts made that are not there, and see that the whole can train the model."""
+    source, folder = work.source, RunFolder(work.storage, work.folder)
     index = folder.read_json("index.json")
     if index is None:
         print(f"tokenising {config.data.path} on the cluster's CPUs: {len(work.parts)} parts", flush=True)
@@ -89,7 +107,6 @@ def tokenise_first(job: TrainJob, run: RunFolder, patience: float | None = None)
           flush=True)
     data.check_tokens(config, source.vocabulary, index["tokens"], (index["highest"], index["highest_at"]),
                       index["counted"] > 0)
-    run.write_json(FILE, {"storage": work.storage, "folder": work.folder})
 
 
 def tokens_of(run: RunFolder) -> TokenFiles | None:
@@ -130,7 +147,10 @@ def look(config: str) -> Source | str:
         vocabulary = model.read_config(training.model).get_text_config().vocab_size
     except JobError as error:
         return str(error)
-    return Source(found, name, data.digest(found, training.data, state), vocabulary)
+    words = model_folder.of_tokenizer(training.data, training.model)
+    commits = {"training.data.path": found.commit, words.setting: model_folder.commit(words)}
+    return Source(found, name, data.digest(found, training.data, state), vocabulary,
+                  {setting: commit for setting, commit in commits.items() if commit})
 
 
 def tokenise_part(work: Work, number: int) -> dict[str, Any]:

@@ -70,6 +70,15 @@ def test_a_model_of_the_hub_is_downloaded_once_and_then_needs_no_hub(hub, monkey
     assert not hub.downloads
 
 
+def test_the_commit_that_a_branch_meant_is_known_and_may_be_noted(hub, monkeypatch):
+    opened("our/tiny", "main")
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    for revision in ("main", COMMIT):
+        assert model_folder.commit(model_folder.Source("", "our/tiny", revision)) == COMMIT
+    assert model_folder.commit(model_folder.Source("", "our/other", "main")) is None
+    assert model_folder.commit(model_folder.Source("", "s3://bucket/tiny", "main")) is None
+
+
 def test_what_is_wrong_on_the_hub_is_one_line_that_says_what_would_work(hub, monkeypatch):
     hub.gated.add("models/our/tiny")
     with pytest.raises(JobError, match=r"^training\.model\.name our/tiny at \w+ is gated: accept .* "

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pyarrow
@@ -15,8 +16,8 @@ from pyarrow import parquet
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from training import data_files, token_parts, tokenising
-from training.config import TrainJob
+from training import data_files, place, token_parts, tokenising
+from training.config import ModelConfig, TrainJob
 from training.data import read_tokens
 from training.errors import JobError
 from training.storage import RunFolder
@@ -188,6 +189,55 @@ def test_a_part_of_another_size_than_its_index_says_is_named(tmp_path, make_job,
     Path(work.storage, work.folder, "part-00000", "tokens.bin").write_bytes(b"1234")
     with pytest.raises(JobError, match=r"part-00000/tokens\.bin has 4 bytes where its index says \d+; delete"):
         tokenising.tokens_of(run)
+
+
+def age(folder, days):
+    moment = time.time() - days * 86400
+    for file in folder.rglob("*"):
+        os.utime(file, (moment, moment))
+
+
+def test_tokens_that_no_run_names_any_more_are_deleted_a_day_later(tmp_path, make_job, monkeypatch, capsys):
+    job = make_job("jsonl")
+    write(tmp_path / "rows", "jsonl")
+    without_ray(monkeypatch)
+    other = RunFolder(job.placement.storage, "other")
+    storage = Path(job.placement.storage)
+    tokenised(job)
+    (before,) = storage.glob("tokens-*")
+    (storage / "tokens-of-mine").mkdir()
+    other.write_json("tokens.json", {"storage": str(storage), "folder": before.name})
+    age(storage, days=2)
+    with open(tmp_path / "rows" / "b.jsonl", "a") as file:
+        file.write("\n" + json.dumps({"text": "w5"}))
+    tokenised(job)
+    assert before.is_dir()  # the other run's
+    other.remove("tokens.json")
+    tokenised(job)
+    assert not before.exists()
+    assert f"deleted {storage}/{before.name}: tokens that no run names any more" in capsys.readouterr().out
+    (now,) = storage.glob("tokens-" + "[0-9a-f]" * 12)
+    assert (storage / "tokens-of-mine").is_dir()
+    shutil.rmtree(storage / job.name)
+    assert token_parts.remove_unused(str(storage), "tokens.json") == []  # written today: perhaps a run begins
+    age(storage, days=2)
+    assert token_parts.remove_unused(str(storage), "tokens.json") == [now.name]
+
+
+def test_the_commits_of_data_and_tokenizer_stand_with_the_tokens(tmp_path, make_job, monkeypatch):
+    job, run = make_job("jsonl"), RunFolder(str(tmp_path / "runs"), "tiny")
+    write(tmp_path / "rows", "jsonl")
+    without_ray(monkeypatch)
+    tokenising.tokenise_first(job, run)
+    assert run.read_json("tokens.json")["commits"] == {}
+    monkeypatch.setattr(tokenising.model_folder, "commit", lambda source: "abc" if source.name else None)
+    tokenising.tokenise_first(job, run)
+    assert run.read_json("tokens.json")["commits"] == {"training.data.tokenizer": "abc"}
+    noted = place.commits(run, job)
+    assert noted == {"training.data.tokenizer": "abc"}
+    of_the_hub = job.training.model_copy(update={"model": ModelConfig(name="our/tiny")})
+    assert place.commits(run, job.model_copy(update={"training": of_the_hub})) == {
+        "training.model.name": "abc", "training.data.tokenizer": "abc"}
 
 
 def test_a_job_without_text_asks_no_worker(tmp_path):
