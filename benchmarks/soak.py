@@ -143,7 +143,7 @@ def soak(stage: Stage, one: dict[str, Any], faults: Sequence[Fault], undisturbed
         return survived, soak_report.difference(undisturbed, training.losses())
     except (JobStuckError, CommandError) as error:
         print(error, file=sys.stderr, flush=True)
-        return survived, str(error).partition("\n")[0]
+        return survived, str(error).partition("\n")[0].rstrip(":")
 
 
 def machine() -> dict[str, Any]:

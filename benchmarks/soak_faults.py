@@ -24,7 +24,8 @@ DRAIN_SECONDS = 100
 # On a busy machine nobody may take a node for dead that only is slow.
 _PATIENT = {**QUICK, "RAY_health_check_period_ms": "1000", "RAY_health_check_timeout_ms": "5000",
             "RAY_health_check_failure_threshold": "6"}
-_OUTAGE_SECONDS = (5, 20)
+_OUTAGE_SECONDS = (2, 15)
+"""After the first save that failed."""
 
 
 class Stage:
@@ -130,8 +131,10 @@ class Stage:
         self.training.start()
 
     def let_storage_fail(self) -> None:
-        """For some seconds; then until the first checkpoint after it."""
+        """Until a save has met it, and some seconds more; then until the first checkpoint after it."""
+        failed = _failed_saves(self)
         self.storage.fail()
+        self.training.wait_for("save that fails", lambda: _failed_saves(self) > failed)
         time.sleep(self.dice.uniform(*_OUTAGE_SECONDS))
         self.storage.mend()
         run, before = self.run_folder(), checkpoint.newest(self.run_folder()) or 0
@@ -150,6 +153,10 @@ class Kind:
     """Whether the workers start again."""
 
 
+def _failed_saves(stage: Stage) -> int:
+    return stage.training.log.count("; tried again in ")
+
+
 def _said(words: str) -> Callable[[Stage], int]:
     return lambda stage: stage.training.log.count(words)
 
@@ -162,7 +169,7 @@ KINDS = {
     "driver killed": Kind(Stage.kill_the_driver, Stage.starts),
     "cluster lost": Kind(Stage.lose_the_cluster, Stage.starts),
     "checkpoint damaged": Kind(Stage.damage_the_newest_checkpoint, _said("the one before it is tried")),
-    "storage fails": Kind(Stage.let_storage_fail, _said("; tried again in "), restarts=False),
+    "storage fails": Kind(Stage.let_storage_fail, _failed_saves, restarts=False),
 }
 
 
