@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 import ray
-from ray.autoscaler.sdk import request_resources
+from ray.util import placement_group, remove_placement_group
 
 from training.config import Placement
 from training.errors import JobError
@@ -40,19 +40,24 @@ def await_nodes(place: Placement, seconds: float, look: Callable[[Placement], in
     Raises:
         JobError: if they did not come.
     """
-    request_resources(bundles=[{"CPU": 1, _ranks_take(place): 1}] * place.world_size)
+    if look(place) >= place.nodes:
+        return
+    # What the autoscaler makes nodes for; it goes with this process, however that ends.
+    wish = placement_group([{"CPU": 1, _ranks_take(place): 1}] * place.world_size)
     began, enough_since, said = clock(), None, -1
-    while (found := look(place)) < place.nodes:
-        if found != said:
-            said = found
-            print(f"{found} of {place.nodes} nodes are there, {place.fewest_nodes} are enough", flush=True)
-        enough_since = None if found < place.fewest_nodes else enough_since or clock()
-        if enough_since is not None and clock() - enough_since >= OTHERS_S:
-            return
-        if seconds and enough_since is None and clock() - began >= seconds:
-            request_resources(bundles=[])
-            raise JobError(too_few(place, seconds))
-        pause(_LOOK_S)
+    try:
+        while (found := look(place)) < place.nodes:
+            if found != said:
+                said = found
+                print(f"{found} of {place.nodes} nodes are there, {place.fewest_nodes} are enough", flush=True)
+            enough_since = None if found < place.fewest_nodes else enough_since or clock()
+            if enough_since is not None and clock() - enough_since >= OTHERS_S:
+                return
+            if seconds and enough_since is None and clock() - began >= seconds:
+                raise JobError(too_few(place, seconds))
+            pause(_LOOK_S)
+    finally:
+        remove_placement_group(wish)
 
 
 def too_few(place: Placement, seconds: float) -> str:

@@ -149,19 +149,21 @@ class Clock:
 
 @pytest.fixture
 def asked(monkeypatch):
+    """Ranks that nodes were asked for, and -1 once that is taken back."""
     asked = []
-    monkeypatch.setattr("training.nodes.request_resources", lambda bundles: asked.append(len(bundles)))
+    monkeypatch.setattr("training.nodes.placement_group", lambda bundles: asked.append(len(bundles)))
+    monkeypatch.setattr("training.nodes.remove_placement_group", lambda _: asked.append(-1))
     return asked
 
 
 @pytest.mark.parametrize(("comes", "waited"), [
-    ([3], 0), ([1, 2, 3], 10), ([1] + [2] * 1000, OTHERS_S + 5), ([2, 1] + [2] * 1000, OTHERS_S + 10),
+    ([3], 0), ([1, 1, 2, 3], 10), ([1, 1] + [2] * 1000, OTHERS_S + 5), ([2, 2, 1] + [2] * 1000, OTHERS_S + 10),
 ])
 def test_a_run_starts_with_all_its_nodes_or_once_no_more_come(asked, comes, waited):
     clock, seen = Clock(), iter(comes)
     await_nodes(elastic(3, 2).placement, 2400, lambda _: next(seen), clock, clock.pause)
     assert clock.now - 100 == waited
-    assert asked == [12]
+    assert asked == ([12, -1] if waited else [])
 
 
 def test_a_run_whose_fewest_nodes_do_not_come_ends_and_asks_for_none_any_more(asked):
@@ -169,7 +171,7 @@ def test_a_run_whose_fewest_nodes_do_not_come_ends_and_asks_for_none_any_more(as
     with pytest.raises(JobError, match=r"2 of 3 nodes \(gpu.min_nodes, gpu.nodes\) were not there within 600 s"):
         await_nodes(elastic(3, 2).placement, 600, lambda _: 1, clock, clock.pause)
     assert clock.now - 100 == 600
-    assert asked == [12, 0]
+    assert asked == [12, -1]
 
 
 def test_a_node_must_stay_before_a_run_leaves_for_it():
