@@ -22,7 +22,7 @@ def test_the_commands_on_this_machine_lead_from_rows_to_a_model(tmp_path):
     environment = {k: v for k, v in os.environ.items() if k not in ("RAY_ADDRESS", "PYTHONPATH")}
     ended = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", "\n".join(commands)], cwd=tmp_path, capture_output=True, text=True,
-        timeout=300, check=False,
+        timeout=600, check=False,
         env={**environment, "REPOSITORY": str(ROOT), "TMPDIR": str(tmp_path / "tmp"), "RAY_TMPDIR": "/tmp",
              "HF_HUB_OFFLINE": "1"})
     assert ended.returncode == 0, ended.stderr[-3000:]
