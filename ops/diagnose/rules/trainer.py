@@ -192,8 +192,8 @@ SIGNATURES = (
         rf"Found[^\n]*(?:{_HUB})",
         "The Hugging Face Hub does not show the repository to this job: it is a gated model or a private one, and "
         "HF_TOKEN is missing or may not read it.",
-        "Accept its licence on the Hub, put a token that may read it into a Secret and give it to the pods as "
-        "HF_TOKEN, or copy the model to S3."),
+        "Accept its licence on the Hub, put a token that may read it into a Secret and name that in "
+        "ray.hf_token_secret (elsewhere, give it to the pods as HF_TOKEN), or copy the model to S3."),
     Signature(
         "data/hub-unreachable", ("huggingface", "hf.co", "huggingface_hub", "localentrynotfound"),
         rf"(?:{_HUB})[^\n]*(?:Name or service not known|Temporary failure in name resolution|Failed to resolve|"
