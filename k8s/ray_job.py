@@ -21,6 +21,10 @@ ENTRYPOINT = "python -m training.train train.json"
 SUBMITTER_PODS = {"app.kubernetes.io/component": "submitter"}
 """A label of every submitter's pod, by which the network policies know it."""
 
+# Seconds before its deadline that a job ends itself: the deadline counts from when the RayJob is made, and the job
+# knows only when its driver has started.
+_LAST_WORDS = 180
+
 # KubeRay fails a RayJob at its deadline but leaves the Ray job running on a cluster it did not make (KubeRay
 # 1.7.0, rayjob_controller.go). The submitter gets the same deadline, and stops the job when it has to go.
 _STOP_JOB = ('ray job stop --no-wait --address "http://${RAY_DASHBOARD_ADDRESS#http://}" '
@@ -88,8 +92,9 @@ def _runtime_env(deadlines: Deadlines) -> str:
             # A job that replaces another waits for it too: CloudFormation makes the new one first and deletes the
             # old one at the end.
             "EAGLERAY_TURN_TIMEOUT_S": str(deadlines.start + deadlines.in_line),
-            # What waits in line has a later deadline, and yet may not take longer, or cost more.
-            "EAGLERAY_TIME_LIMIT_S": str(deadlines.run),
+            # What waits in line has a later deadline, and yet may not take longer, or cost more. And what ends
+            # itself leaves a summary, which what is ended from outside cannot.
+            "EAGLERAY_TIME_LIMIT_S": str(deadlines.run - min(_LAST_WORDS, deadlines.run // 10)),
             "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
             "RAY_DEDUP_LOGS": "0",
             "RAY_COLOR_PREFIX": "0",

@@ -1,4 +1,5 @@
-"""A finished run as its folder tells it: metrics.jsonl, summary.json and, for a rehearsal, rehearsal.json."""
+"""A run as its folder tells it: metrics.jsonl, summary.json (before there is one run.json) and, for a rehearsal,
+rehearsal.json."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from typing import Any
 
 from ops.errors import NothingToDoError
 from ops.result_folder import RECORD
+from ops.unfinished_run import unfinished
 
 METRICS = ("loss", "grad_norm", "learning_rate", "tokens_per_second", "step_seconds", "mfu", "memory_gib")
 """Numbers of a metrics row that are drawn, besides `step`."""
@@ -42,9 +44,11 @@ def read_run(folder: Path) -> Run:
     """
     if not folder.is_dir():
         raise NothingToDoError(f"{folder}: no such folder; name a run's folder, for example out/rehearsal")
-    summary = read_json(folder / "summary.json")
+    finished = (folder / "summary.json").exists() or not (folder / "run.json").exists()
+    summary = read_json(folder / "summary.json") if finished else None
     rehearsal = read_json(folder / RECORD) if (folder / RECORD).exists() else None
-    return Run(folder, _read_rows(folder / "metrics.jsonl"), summary, rehearsal)
+    rows = _read_rows(folder / "metrics.jsonl")
+    return Run(folder, rows, summary or unfinished(read_json(folder / "run.json"), rows), rehearsal)
 
 
 def read_json(path: Path) -> dict[str, Any]:

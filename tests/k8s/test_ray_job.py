@@ -101,6 +101,13 @@ def test_deadlines_come_from_the_settings(synth):
     assert env["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] == "660"
 
 
+@pytest.mark.parametrize(("run", "limit"), [(3600, 3420), (600, 540)])
+def test_a_job_ends_itself_before_its_deadline_to_leave_a_summary(run, limit):
+    spec = spec_of(deadlines=Deadlines(300, run, "ray.max_dollars 5", in_line=7200)).spec
+    assert spec["activeDeadlineSeconds"] == run + 7200
+    assert yaml.safe_load(spec["runtimeEnvYAML"])["env_vars"]["EAGLERAY_TIME_LIMIT_S"] == str(limit)
+
+
 def test_workers_may_be_waited_for_as_long_as_a_start_may_take(ray_job):
     # The default of Ray Train, 60 s, is shorter than the old job of a replacement takes to go.
     env = yaml.safe_load(ray_job["spec"]["runtimeEnvYAML"])["env_vars"]

@@ -124,6 +124,18 @@ def test_what_only_sounds_alarming_is_healthy(lines):
     assert judged(lines) == "healthy"
 
 
+@pytest.mark.parametrize(("line", "kind", "said"), [
+    ("eagleray-1a failed: ended after 1.9 hours: those of ray.run_hours, or all that ray.max_dollars pays for",
+     "ray/deadline-of-its-own", "ended itself after 1.9 hours"),
+    ("seed-7-2b refused: its turn did not come within 2400 s: eagleray-1a has the GPUs; wait longer (eagleray run "
+     "--queue HOURS), or end that job first", "ray/no-turn", "which eagleray-1a has"),
+])
+def test_how_a_job_ends_that_has_no_time_or_no_turn(line, kind, said):
+    (found,) = diagnose([Document("driver.log", ["step 100 loss 2.41", line])]).findings
+    assert found.kind == kind
+    assert said in found.cause
+
+
 @pytest.mark.parametrize("lines", [
     ["hello"],
     ["RuntimeError: something odd happened"],

@@ -127,7 +127,7 @@ def test_another_job_is_not_disturbed_and_a_queue_waits_for_it(app):
     start = 40 * 60 + 12 * 3600
     assert f"EAGLERAY_TURN_TIMEOUT_S: '{start}'" in spec["runtimeEnvYAML"]
     assert f"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S: '{40 * 60}'" in spec["runtimeEnvYAML"]
-    assert f"EAGLERAY_TIME_LIMIT_S: '{24 * 3600}'" in spec["runtimeEnvYAML"]
+    assert f"EAGLERAY_TIME_LIMIT_S: '{24 * 3600 - 180}'" in spec["runtimeEnvYAML"]
     assert spec["preRunningDeadlineSeconds"] == start
     for deadline in (spec["activeDeadlineSeconds"], spec["submitterPodTemplate"]["spec"]["activeDeadlineSeconds"]):
         assert deadline == (24 + 12) * 3600
@@ -138,7 +138,7 @@ def test_a_job_has_a_ceiling_of_its_own_which_a_queue_does_not_raise(app):
     submit("training.steps=50", "ray.max_dollars=20", queue_hours=12)
     made = app.server.made[-1]
     seconds = Context("l4", "ray.max_dollars=20").settings().run_limit.seconds
-    assert f"EAGLERAY_TIME_LIMIT_S: '{seconds}'" in made["spec"]["runtimeEnvYAML"]
+    assert f"EAGLERAY_TIME_LIMIT_S: '{seconds - 180}'" in made["spec"]["runtimeEnvYAML"]
     assert made["spec"]["activeDeadlineSeconds"] == seconds + 12 * 3600
     assert "ray.max_dollars 20" in made["metadata"]["annotations"]["eagleray-ends-by"]
     with pytest.raises(NothingToDoError, match=r"ray.max_dollars 1 does not pay for the start.*use \d"):

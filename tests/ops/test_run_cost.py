@@ -18,7 +18,7 @@ from settings.prices import read_prices
 from tests.ops.fake_aws import FakeAws, RefusedError
 from tests.ops.fake_kubernetes import SUCCEEDED
 from tests.ops.standing import Standing, ago
-from tests.ops.test_run_report import SUMMARY, make_run, parsed
+from tests.ops.test_run_report import ROWS, SUMMARY, make_run, parsed
 
 RENTED = rented(load_settings("l4")).model_dump()
 BILLED = {"rented": RENTED, "hours": 2.0, "node_hours": 3.5}
@@ -80,6 +80,22 @@ def test_two_runs_show_their_dollars_side_by_side(tmp_path):
                                   {**BILLED, "hours": "x"}, {**BILLED, "rented": [5]}])
 def test_what_was_rented_for_nothing_costs_nothing_and_what_is_damaged_is_no_cost(told):
     assert run_cost(told, read_prices()) is None
+
+
+def test_a_run_that_was_ended_from_outside_has_a_report_with_its_dollars_so_far(tmp_path):
+    folder = make_run(tmp_path / "run", rows=[{**row, "time": 3600.0 + row["step"]} for row in ROWS])
+    (folder / "summary.json").unlink()
+    (folder / "run.json").write_text(json.dumps({
+        "starts": 2, "rented": RENTED, "held": [{"job": "a", "nodes": 2, "began": 30.0}], "startup": [],
+        "ranks": [{"rank": n} for n in range(8)], "versions": {"torch": "2.13.0"}, "config_hash": "0123456789ab"}))
+    write_report(folder, folder / "report.html")
+    text = (folder / "report.html").read_text()
+    parsed(text)
+    assert "unfinished" in text
+    assert "ended from outside" in text
+    assert f"<dt>Dollars</dt><dd>{2 * price('g6.12xlarge') + REST:,.2f}</dd>" in text
+    assert "<dt>Restarts</dt><dd>1</dd>" in text
+    assert "<dt>Last loss</dt><dd>5.000</dd>" in text
 
 
 def test_a_rehearsal_shows_no_cost(tmp_path):

@@ -109,10 +109,23 @@ SIGNATURES = (
     Signature(
         "ray/deadline", ("deadlineexceeded", "activedeadline"), r"(?<!PreRunning)\bDeadlineExceeded\b|"
                                                                 r"activeDeadlineSeconds[^\n]*exceed",
-        "The RayJob ran longer than activeDeadlineSeconds (ray.run_hours) and was ended.",
-        "Raise ray.run_hours, or find why it took so long: the last step in its log shows whether it went on or "
-        "hung.",
+        "The RayJob ran longer than activeDeadlineSeconds (ray.run_hours, or all that ray.max_dollars pays "
+        "for) and was ended.",
+        "Raise ray.run_hours or ray.max_dollars, or find why it took so long: the last step in its log shows "
+        "whether it went on or hung.",
         unless=r"context deadline|grpc|StatusCode", confidence=LIKELY),
+    Signature(
+        "ray/deadline-of-its-own", ("ended after",),
+        r"ended after (?P<hours>[\d.]+) hours: those of ray\.run_hours",
+        "The job ended itself after {hours} hours, before its deadline: those of ray.run_hours, or all that "
+        "ray.max_dollars pays for.",
+        "Raise ray.run_hours or ray.max_dollars and submit it again: it goes on from its checkpoint. Where its "
+        "last step is old, it hung: look at its log."),
+    Signature(
+        "ray/no-turn", ("its turn did not come",), r"its turn did not come within (?P<seconds>\d+)\S* s: "
+                                                   r"(?P<other>\S+) has the GPUs",
+        "The job waited {seconds} s for the GPUs, which {other} has: one job trains at a time.",
+        "Submit it again with a longer wait (eagleray run --queue HOURS), or end {other} first."),
     Signature(
         "ray/upgrade-strategy", ("upgradestrategy",), r"upgradeStrategy cannot be set[^\n]*",
         "upgradeStrategy is set in a RayJob's cluster, which KubeRay does not take: the RayJob stays Initializing.",

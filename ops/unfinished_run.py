@@ -1,0 +1,44 @@
+"""A run that has no summary.json: it still trains, or was ended from outside; what its other files tell of it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from training import node_hours
+
+STATUS = "unfinished"
+REASON = ("there is no summary.json: it still trains, or was ended from outside (its deadline, a deleted job, a "
+          "lost head)")
+
+
+def unfinished(run: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """In place of a summary, with its keys as far as they are known.
+
+    Args:
+        run: run.json.
+        rows: of metrics.jsonl, at least one.
+    """
+    ranks, held = run.get("ranks") or [], run.get("held") or []
+    hours, of_nodes = node_hours.hours(held, rows[-1].get("time") or 0.0)
+    losses = _known(rows, "loss")
+    return {
+        "status": STATUS, "reason": REASON,
+        "steps": rows[-1]["step"], "first_loss": losses[0] if losses else None,
+        "last_loss": losses[-1] if losses else None,
+        **{key: _median(rows, key) for key in ("tokens_per_second", "mfu")},
+        "world_size": len(ranks) or None, "nodes": held[-1]["nodes"] if held else None,
+        "restarts": max(0, run.get("starts", 1) - 1), "startup": run.get("startup"),
+        "rented": run.get("rented"), "hours": hours, "node_hours": of_nodes,
+        "versions": run.get("versions"), "config_hash": run.get("config_hash"),
+    }
+
+
+def _known(rows: Sequence[Mapping[str, Any]], key: str) -> list[float]:
+    return [row[key] for row in rows if row.get(key) is not None]
+
+
+def _median(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:
+    values = _known(rows, key)
+    return statistics.median(values) if values else None
