@@ -64,9 +64,23 @@ def _code(document: Path) -> str:
     return "\n".join(re.findall(r"```\w*\n(.*?)```", text, re.DOTALL) + re.findall(r"`([^`\n]+)`", text))
 
 
+@pytest.mark.parametrize("document", ["check.md", "security.md"])
+def test_every_test_that_a_table_of_rules_names_exists(document):
+    tables = re.findall(r"rules: .*?-->\n(.*?)<!--", (ROOT / "docs" / document).read_text(), re.DOTALL)
+    named = {name for table in tables for name in re.findall(r"`(\w+\.py)`", table)}
+    assert named
+    assert named <= {path.name for path in (ROOT / "tests").rglob("*.py")}
+
+
 def test_every_test_and_rule_that_the_security_table_names_exists():
     table = (ROOT / "docs" / "security.md").read_text().split("## What is caught where")[1]
-    assert all((ROOT / name).is_file() for name in re.findall(r"`(tests/[\w/.]+)`", table))
+    lines = re.findall(r"^\|(.*)\|$", table, re.MULTILINE)[2:]
+    rows = [[cell.strip() for cell in line.split("|")] for line in lines]
+    for rule, caught, tests in rows:
+        assert caught, f"{rule}: caught where?"
+        files = re.findall(r"`(tests/[\w/.]+)`", tests)
+        assert files, f"{rule}: no test"
+        assert not [name for name in files if not (ROOT / name).is_file()], rule
     caught = re.findall(r"\| [^|]*?\(((?:`[\w.-]+`(?:, )?)+)\) \| `tests", table)
     named = [name for group in caught for name in re.findall(r"`([\w.-]+)`", group)]
     known = {*RULES, *re.findall(r"^\| `([\w.]+)`", (ROOT / "README.md").read_text(), re.MULTILINE), "digests"}
