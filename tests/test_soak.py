@@ -63,6 +63,7 @@ def test_the_report_has_medians_of_each_kind_and_says_what_failed():
 def test_a_soak_whose_losses_differ_ends_with_exit_code_1(tmp_path, monkeypatch, capsys, reason, code):
     monkeypatch.setattr(soak, "soak_for", lambda *_: soak_report.report(
         [Survived("rank killed", 50, 10, 40.0)], reason, **FACTS))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # what failed stays there, to be looked at
     monkeypatch.setattr("sys.argv", ["soak", "--out", str(tmp_path / "out")])
     if code is None:
         soak.main()
@@ -71,6 +72,7 @@ def test_a_soak_whose_losses_differ_ends_with_exit_code_1(tmp_path, monkeypatch,
             soak.main()
     assert "# Soak: 5.0 minutes" in (tmp_path / "out" / "report.md").read_text()
     assert "# Soak: 5.0 minutes" in capsys.readouterr().out
+    assert len(list(tmp_path.glob("eagleray-soak-*"))) == (code is not None)
 
 
 @pytest.mark.parametrize("minutes", ["0", "-3", "nan", "1e9"])
