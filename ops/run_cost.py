@@ -12,6 +12,7 @@ from ops.spending import Paid, Spent, add_up
 from settings.cost import hourly_costs
 from settings.figure import Figure
 from settings.prices import Prices
+from training import node_hours
 from training.config import Rented
 
 _BESIDE = "the start and the idle minutes of its nodes"
@@ -49,6 +50,17 @@ def run_cost(told: Mapping[str, Any], prices: Prices) -> RunCost | None:
              *(Paid(cost.what, cost.count, cost.count * hours, cost.each) for cost in others)]
     spent = add_up(parts, _BESIDE)
     return RunCost(spent, _per_million_tokens(spent.an_hour, told.get("tokens_per_second")))
+
+
+def so_far(run: Mapping[str, Any], now: float) -> dict[str, Any]:
+    """What `run_cost` takes, out of the run.json of a run that has no summary yet; {} where that is damaged."""
+    held = run.get("held") or []
+    try:
+        hours, of_nodes = node_hours.hours(held, now)
+        return {"rented": run.get("rented"), "hours": hours, "node_hours": of_nodes,
+                "nodes": held[-1]["nodes"] if held else None}
+    except (KeyError, TypeError):
+        return {}
 
 
 def _per_million_tokens(an_hour: Figure, tokens_per_second: Any) -> Figure:

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from training import node_hours
+from ops.run_cost import so_far
 
 STATUS = "unfinished"
 REASON = ("there is no summary.json: it still trains, or was ended from outside (its deadline, a deleted job, a "
@@ -20,18 +20,17 @@ def unfinished(run: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dic
         run: run.json.
         rows: of metrics.jsonl, at least one.
     """
-    ranks, held = run.get("ranks") or [], run.get("held") or []
-    hours, of_nodes = node_hours.hours(held, rows[-1].get("time") or 0.0)
+    ranks, starts = run.get("ranks"), run.get("starts")
     losses = _known(rows, "loss")
     return {
         "status": STATUS, "reason": REASON,
         "steps": rows[-1]["step"], "first_loss": losses[0] if losses else None,
         "last_loss": losses[-1] if losses else None,
         **{key: _median(rows, key) for key in ("tokens_per_second", "mfu")},
-        "world_size": len(ranks) or None, "nodes": held[-1]["nodes"] if held else None,
-        "restarts": max(0, run.get("starts", 1) - 1), "startup": run.get("startup"),
-        "rented": run.get("rented"), "hours": hours, "node_hours": of_nodes,
-        "versions": run.get("versions"), "config_hash": run.get("config_hash"),
+        "world_size": len(ranks) if isinstance(ranks, list) else None,
+        "restarts": starts - 1 if isinstance(starts, int) else None,
+        **{key: run.get(key) for key in ("startup", "versions", "config_hash")},
+        **so_far(run, rows[-1].get("time") or 0.0),
     }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from ops import run_storage
 from ops.deployed_run import DeployedRun
 from ops.errors import CommandError
-from training import node_hours
+from ops.run_cost import so_far
 
 # training/metrics.py for_people: `step   20/200  loss 5.8123  grad 1.20  …  12,345 tokens/s  0.21 s  MFU 47.1 %`
 _STEP = re.compile(r"step\s+(?P<step>\d+)/(?P<steps>\d+)\s+"
@@ -78,15 +78,7 @@ def _stored(run: DeployedRun, state: RunState, until: datetime) -> RunState:
         mfu=row.get("mfu"), skipped=row.get("reason") if row.get("skipped") else None,
         verdict=(wire or {}).get("verdict"), restarts=None if starts is None else max(0, starts - 1),
         status=summary.get("status") or "running", reason=summary.get("reason"),
-        billed=summary if "hours" in summary else _billed(started or {}, until) | row)
-
-
-def _billed(started: Mapping[str, Any], until: datetime) -> dict[str, Any]:
-    """What run.json tells of a run that has no summary yet."""
-    held = started.get("held") or []
-    hours, of_nodes = node_hours.hours(held, until.timestamp())
-    return {"rented": started.get("rented"), "hours": hours, "node_hours": of_nodes,
-            "nodes": held[-1]["nodes"] if held else None}
+        billed=summary if "hours" in summary else so_far(started or {}, until.timestamp()) | row)
 
 
 def _json(run: DeployedRun, name: str) -> dict[str, Any] | None:

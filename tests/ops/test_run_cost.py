@@ -98,6 +98,16 @@ def test_a_run_that_was_ended_from_outside_has_a_report_with_its_dollars_so_far(
     assert "<dt>Last loss</dt><dd>5.000</dd>" in text
 
 
+@pytest.mark.parametrize("run_json", [{}, {"rented": RENTED, "held": 5, "starts": "x", "ranks": 3},
+                                      {"rented": RENTED, "held": [{"nodes": 2}]}, {"rented": RENTED, "held": [7]}])
+def test_a_damaged_run_json_is_a_report_without_dollars(tmp_path, run_json):
+    folder = make_run(tmp_path / "run")
+    (folder / "summary.json").unlink()
+    (folder / "run.json").write_text(json.dumps(run_json))
+    write_report(folder, folder / "report.html")
+    assert "Dollars" not in (folder / "report.html").read_text()
+
+
 def test_a_rehearsal_shows_no_cost(tmp_path):
     folder = make_run(tmp_path / "run", summary={**SUMMARY, **BILLED}, rehearsal={"job": "x"})
     write_report(folder, folder / "report.html")
