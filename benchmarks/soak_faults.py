@@ -70,9 +70,13 @@ class Stage:
         """The step after which their last start went on."""
         return json.loads((self.training.run / "run.json").read_text())["resumed_at"]
 
-    def run_folder(self) -> RunFolder:
-        """Of the training."""
-        return RunFolder(str(self.storage.path), self.training.job["name"])
+    def hangs(self) -> int:
+        """How often the watchdog ended the workers."""
+        return len(watchdog.hangs(RunFolder(str(self.storage.path), self.training.job["name"])))
+
+    def checkpoints(self) -> list[Path]:
+        """The complete ones of the training, oldest first; others may go while this is read."""
+        return sorted(mark.parent for mark in self.training.run.glob(f"checkpoints/step-*/{checkpoint.MARK}"))
 
     def _new_cluster(self) -> None:
         self._cluster = self._open.enter_context(cluster_of(NODES, DRAIN_SECONDS, _PATIENT))
@@ -118,13 +122,10 @@ class Stage:
 
     def damage_the_newest_checkpoint(self) -> None:
         """A byte of it changes while no driver runs; there is an older one."""
-        run = self.run_folder()
-        self.training.wait_for("a second checkpoint", lambda: len(checkpoint.complete_steps(run)) > 1)
+        self.training.wait_for("second checkpoint", lambda: len(self.checkpoints()) > 1)
         self.training.kill_driver()
         _wait_until(lambda: not self.training.ranks_pids())  # they may be about to complete another one
-        newest = checkpoint.complete_steps(run)[-1]
-        shards = sorted((self.training.run / checkpoint.checkpoint_path(newest)).glob("*.distcp"))
-        shard = self.dice.choice(shards)
+        shard = self.dice.choice(sorted(self.checkpoints()[-1].glob("*.distcp")))
         data = bytearray(shard.read_bytes())
         data[self.dice.randrange(len(data))] ^= 1 << self.dice.randrange(8)
         shard.write_bytes(data)
@@ -137,8 +138,8 @@ class Stage:
         self.training.wait_for("save that fails", lambda: _failed_saves(self) > failed)
         time.sleep(self.dice.uniform(*_OUTAGE_SECONDS))
         self.storage.mend()
-        run, before = self.run_folder(), checkpoint.newest(self.run_folder()) or 0
-        self.training.wait_for("a checkpoint after the outage", lambda: (checkpoint.newest(run) or 0) > before)
+        before = self.checkpoints()[-1:]
+        self.training.wait_for("checkpoint after the outage", lambda: self.checkpoints()[-1:] > before)
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,7 @@ def _said(words: str) -> Callable[[Stage], int]:
 
 KINDS = {
     "rank killed": Kind(Stage.kill_a_rank, Stage.starts),
-    "rank stopped": Kind(Stage.stop_a_rank, lambda stage: len(watchdog.hangs(stage.run_folder()))),
+    "rank stopped": Kind(Stage.stop_a_rank, Stage.hangs),
     "node killed": Kind(Stage.kill_a_node, Stage.starts),
     "node with notice": Kind(Stage.take_a_node_with_notice, _said("a node is about to go: saved and left")),
     "driver killed": Kind(Stage.kill_the_driver, Stage.starts),
