@@ -20,6 +20,9 @@ FREE = {
     "taken from the limits": r"-.*(num-gpus|resources\.requests\..*)",
     "it lies on the system node, which has room": r"-spec\.submitterPodTemplate.*limits.*",
     "the account itself says false": r"-.*automountServiceAccountToken",
+    "the pods themselves say false": r"automountServiceAccountToken",
+    "held by tests/stacks/test_platform_stack.py: a namespace may enforce nothing":
+        r"-metadata\.labels\.pod-security\|kubernetes\|io/enforce",
     "room that nothing asks for": r".*maxReplicas",
     "any number is right; without one, Ray's own": r".*minReplicas|-?.*idleTimeoutSeconds|-?.*expirationSeconds"
         r"|-?.*autoscalerOptions\.env\[0\]\.(name|value).*|-.*autoscalerOptions\.resources\.limits\..*",
@@ -70,7 +73,8 @@ def test_nothing_is_wrong_with_them_as_loose_files(synth_l4):
     assert rules_broken(synth_l4.manifests, around_files()) == set()
 
 
-@pytest.mark.parametrize("kind", ["RayJob", "RayCluster", "DaemonSet", "NetworkPolicy"])
+@pytest.mark.parametrize("kind", ["RayJob", "RayCluster", "DaemonSet", "NetworkPolicy", "Namespace",
+                                  "ServiceAccount"])
 def test_whatever_is_changed_or_left_out_is_noticed_unless_it_is_free(ours, kind):
     bodies, around = ours
     free = [re.compile(pattern) for pattern in FREE.values()]
