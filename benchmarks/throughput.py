@@ -33,7 +33,7 @@ ARCHITECTURE: dict[str, Any] = {
 # 6 x (matrix parameters with the head) + 6 x layers x heads x head size x sequence (causal: half)
 FLOPS_PER_TOKEN, PEAK_FLOPS = 9.79e9, {"NVIDIA H200": 989e12, "NVIDIA H100 80GB HBM3": 989e12, "NVIDIA L4": 121e12}
 RUNS: dict[str, tuple[int, ...]] = {
-    "ours": (8, 24, 32),
+    "ours": (8, 24, 32, 40),
     "ours-fp8": (8, 24, 32),
     "hf-trainer": (8,),
     "hf-trainer-liger": (16,),
