@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from k8s.device_plugins import GPU_NODES
+from k8s.gpu_nodes import GPU_NODES
 from k8s.releases import cloudwatch_addon
 from training.metric_names import GAUGES, exposed
 

@@ -6,12 +6,9 @@ from typing import Any
 
 from constructs import Construct
 
+from k8s.gpu_nodes import GPU_NODES, GPU_TOLERATION
 from k8s.kubernetes_object import KubernetesObject, env
 from k8s.releases import efa_plugin_image, pinned, release
-
-# The taint and the label that the GPU nodegroup gives its nodes.
-GPU_TOLERATION = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
-GPU_NODES = {"nvidia.com/gpu.present": "true"}
 
 # EKS and other tools put this taint on nodes that are kept for add-ons.
 _ADDON_TOLERATION = {"key": "CriticalAddonsOnly", "operator": "Exists"}

@@ -8,7 +8,7 @@ from typing import Any
 
 from constructs import Construct
 
-from k8s.device_plugins import GPU_TOLERATION
+from k8s.gpu_nodes import GPU_TOLERATION
 from k8s.kubernetes_object import CONFINED, CONFINED_POD, KubernetesObject, env
 from k8s.ray_autoscaler import api_access, autoscaler_options
 

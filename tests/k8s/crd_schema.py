@@ -16,7 +16,8 @@ def validator(folder: Path, kind: str) -> jsonschema.Draft202012Validator:
     schema = version["schema"]["openAPIV3Schema"]
     # The API server knows metadata by itself; the CRD only says that it is an object.
     schema["properties"]["metadata"] = {"type": "object", "required": ["name", "namespace"], "properties": {
-        "name": {"type": "string"}, "namespace": {"type": "string"}}}
+        "name": {"type": "string"}, "namespace": {"type": "string"},
+        "annotations": {"type": "object", "additionalProperties": {"type": "string"}}}}
     return jsonschema.Draft202012Validator(_strict(schema))
 
 
