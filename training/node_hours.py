@@ -11,8 +11,6 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from training import lease
-
 if TYPE_CHECKING:
     from training.storage import RunFolder
 
@@ -56,4 +54,6 @@ def hours(held: Held, now: float) -> tuple[float, float]:
 
 def job_of(folder: RunFolder) -> str | None:
     """The job that holds the run's folder now: its lease says."""
+    from training import lease  # storage, and torch with it: who only adds up hours for a report waits for neither
+
     return (folder.read_json(lease.FILE) or {}).get("id")

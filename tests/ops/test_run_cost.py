@@ -2,6 +2,8 @@
 
 import io
 import json
+import subprocess
+import sys
 import time
 
 import pytest
@@ -133,3 +135,10 @@ def test_the_run_on_the_screen_says_its_dollars_so_far_and_keeps_them_at_its_end
     assert looked()["dollars"]["value"] == pytest.approx((2 * price("g6.12xlarge") + REST) / 2, rel=0.01)
     app.leave(run={"starts": 1, "rented": RENTED, "held": held}, summary={**SUMMARY, **BILLED})
     assert looked()["dollars"]["value"] == pytest.approx(DOLLARS, rel=0.001)
+
+
+def test_reports_and_status_need_not_wait_for_torch():
+    code = ("import sys, ops.report_pair, ops.status.command; "
+            "print([m for m in ('torch', 'pyarrow', 'ray', 'transformers', 'aws_cdk') if m in sys.modules])")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]", done.stderr
