@@ -13,7 +13,7 @@ from k8s.bundle import CodeBundle
 from k8s.deadlines import ENDS_BY, Deadlines
 from k8s.kubernetes_object import CONFINED, CONFINED_POD, KubernetesObject, env
 from k8s.ray_cluster import NO_GPU
-from training.config import digest
+from training.config import TIME_LIMIT, TURN_TIMEOUT, digest
 
 # Not below the image's WORKDIR /workspace, which would hide what the image has there.
 CODE_PATH = "/eagleray/code"
@@ -91,10 +91,10 @@ def _runtime_env(deadlines: Deadlines) -> str:
             "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": str(deadlines.start),
             # A job that replaces another waits for it too: CloudFormation makes the new one first and deletes the
             # old one at the end.
-            "EAGLERAY_TURN_TIMEOUT_S": str(deadlines.start + deadlines.in_line),
+            TURN_TIMEOUT: str(deadlines.start + deadlines.in_line),
             # What waits in line has a later deadline, and yet may not take longer, or cost more. And what ends
             # itself leaves a summary, which what is ended from outside cannot.
-            "EAGLERAY_TIME_LIMIT_S": str(deadlines.run - min(_LAST_WORDS, deadlines.run // 10)),
+            TIME_LIMIT: str(deadlines.run - min(_LAST_WORDS, deadlines.run // 10)),
             "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
             "RAY_DEDUP_LOGS": "0",
             "RAY_COLOR_PREFIX": "0",

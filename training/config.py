@@ -24,6 +24,9 @@ from training.sections import (
     TransportConfig,
 )
 
+TURN_TIMEOUT, TIME_LIMIT = "EAGLERAY_TURN_TIMEOUT_S", "EAGLERAY_TIME_LIMIT_S"
+"""Variables of a job: seconds that it waits for its turn, and that it may take from then on."""
+
 
 class TrainConfig(Strict):
     """Everything about the training that a user may set."""

@@ -19,6 +19,8 @@ PART_BYTES = 64 << 20
 """Of the files that one task tokenises: a minute's work, and what a task that dies loses."""
 MOST_ROW = 64 << 20
 """Bytes of one row once unpacked: a file of a few KiB may hold one that fills a node's memory."""
+MOST_PARTS = 1 << 20
+"""Values in one row: each becomes an object of Python."""
 _ENDINGS = {"text": (".txt",), "jsonl": (".jsonl", ".jsonl.gz"), "parquet": (".parquet",),
             "hub": (".parquet", ".jsonl", ".jsonl.gz")}
 # What `datasets` takes for the name of a split in a file's path (datasets/data_files.py).

@@ -13,13 +13,11 @@ from pyarrow import fs, parquet
 
 from training import parquet_pages, parquet_rows
 from training.config import DataConfig
-from training.data_files import MOST_ROW, Files, Slice
+from training.data_files import MOST_PARTS, MOST_ROW, Files, Slice
 from training.errors import JobError, first_line
 
 _PIECE = 1 << 20
 """Bytes of a text file at once, cut at a line's end: bounds the tokenizer's memory."""
-_MOST_PARTS = 1 << 20
-"""Values in one row of JSON: each becomes an object of Python."""
 _SMALL_ROW = 4 << 20
 """Bytes of a row whose values need not be counted."""
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
@@ -187,7 +185,7 @@ def _newlines(filesystem: fs.FileSystem, path: str, before: int) -> int:
 
 
 def _json_row(line: bytes, where: Place) -> dict[str, Any]:
-    if len(line) > _SMALL_ROW and sum(map(_STRING.sub(b"", line).count, (b",", b"[", b"{"))) > _MOST_PARTS:
+    if len(line) > _SMALL_ROW and sum(map(_STRING.sub(b"", line).count, (b",", b"[", b"{"))) > MOST_PARTS:
         raise _too_large(where)
     try:
         row = json.loads(line)

@@ -14,13 +14,11 @@ import pyarrow
 import pyarrow.compute as compute
 from pyarrow import parquet
 
-from training.data_files import MOST_ROW
+from training.data_files import MOST_PARTS, MOST_ROW
 from training.parquet_pages import DELTA_BYTE_ARRAY, MOST_BYTES, Page, RowGroup, pages
 
 _SIZES = (1024, 128, 16, 1)
 """Rows at once: as many as fit."""
-_MOST_PARTS = 1 << 20
-"""Values in one row: each becomes an object of Python."""
 _WIDE = 16
 """Bytes of a number, or of a value's place in lists and dictionary."""
 
@@ -94,7 +92,7 @@ def _needed(found: list[Page], depth: int, width: int, delta: bool) -> Callable[
 def _fits(batch: pyarrow.RecordBatch) -> bool:
     """Whether all of it may become objects of Python."""
     sizes = [_unfolded(column) for column in batch.columns]
-    return sum(size for size, _ in sizes) <= MOST_ROW and sum(values for _, values in sizes) <= _MOST_PARTS
+    return sum(size for size, _ in sizes) <= MOST_ROW and sum(values for _, values in sizes) <= MOST_PARTS
 
 
 def _unfolded(array: Any) -> tuple[int, int]:

@@ -24,7 +24,7 @@ from transformers import PretrainedConfig
 
 from training import checkpoint, data, metrics, model, parallel, place, step, topology, watch, watchdog, wire
 from training.checkpointing import Checkpoints
-from training.config import TrainJob
+from training.config import TIME_LIMIT, TURN_TIMEOUT, TrainJob
 from training.errors import AgreedError, JobError, first_line, together
 from training.final_export import export_at_end
 from training.lease import Lease
@@ -45,8 +45,6 @@ from training.workers import ELASTIC_START_S, until_done
 
 MOST_JOB_BYTES = 1 << 20
 START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
-TURN_TIMEOUT, TIME_LIMIT = "EAGLERAY_TURN_TIMEOUT_S", "EAGLERAY_TIME_LIMIT_S"
-"""Seconds that a job waits for its turn, and that it may take from then on (k8s/ray_job.py)."""
 
 
 def main(arguments: list[str]) -> int:

@@ -87,7 +87,7 @@ def pool(monkeypatch):
     for module, name, size in ((documents, "MOST_ROW", 2), (parquet_rows, "MOST_ROW", 2),
                                (parquet_rows, "MOST_BYTES", 4), (parquet_pages, "MOST_BYTES", 4)):
         monkeypatch.setattr(module, name, size << 20)
-    monkeypatch.setattr(parquet_rows, "_MOST_PARTS", 1000)
+    monkeypatch.setattr(parquet_rows, "MOST_PARTS", 1000)
     old = pyarrow.default_memory_pool()
     counted = pyarrow.proxy_memory_pool(old)
     pyarrow.set_memory_pool(counted)
