@@ -4,9 +4,7 @@ import json
 import signal
 
 import pytest
-import ranks
 import survivors
-from loop_cases import work
 
 pytestmark = pytest.mark.long
 
@@ -14,11 +12,8 @@ pytestmark = pytest.mark.long
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """Losses of the job when nothing happens, to the rounding of sums in another order."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    job = survivors.job(folder)
-    job["placement"].update(nodes=1, workers_per_node=2)
-    assert ranks.run(2, work, job) == [None, None]
-    return [(step, pytest.approx(loss, rel=1e-4)) for step, loss in ranks.losses(folder / "tiny")]
+    losses = survivors.losses_undisturbed(survivors.job(tmp_path_factory.mktemp("undisturbed")))
+    return [(step, pytest.approx(loss, rel=1e-4)) for step, loss in losses]
 
 
 def job(folder, **training):

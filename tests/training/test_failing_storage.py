@@ -4,10 +4,8 @@ import re
 from contextlib import suppress
 
 import pytest
-import ranks
 import survivors
 from checkpoint_cases import small_disk
-from loop_cases import work
 
 pytestmark = pytest.mark.long
 STEPS = 100
@@ -21,11 +19,7 @@ def a_job(storage, **checkpoint):
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """Losses of the job when nothing happens."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    job = a_job(folder)
-    job["placement"].update(nodes=1, workers_per_node=2)
-    assert ranks.run(2, work, job) == [None, None]
-    return ranks.losses(folder / "tiny")
+    return survivors.losses_undisturbed(a_job(tmp_path_factory.mktemp("undisturbed")))
 
 
 @pytest.fixture(scope="module")

@@ -3,9 +3,7 @@
 import signal
 
 import pytest
-import ranks
 import survivors
-from loop_cases import work
 
 pytestmark = pytest.mark.long
 
@@ -13,11 +11,7 @@ pytestmark = pytest.mark.long
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """Losses of the job when nothing happens."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    job = survivors.job(folder)
-    job["placement"].update(nodes=1, workers_per_node=2)
-    assert ranks.run(2, work, job) == [None, None]
-    return ranks.losses(folder / "tiny")
+    return survivors.losses_undisturbed(survivors.job(tmp_path_factory.mktemp("undisturbed")))
 
 
 @pytest.fixture(scope="module")
