@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -30,6 +31,14 @@ def _use_bundled_node() -> None:
 
 
 _use_bundled_node()
+
+
+@pytest.fixture(autouse=True)
+def _no_credentials_of_another_test():
+    """boto3 keeps the session, and so the credentials, of the first test that asked it for a client."""
+    yield
+    if (boto3 := sys.modules.get("boto3")) is not None:
+        boto3.DEFAULT_SESSION = None
 
 
 @dataclass(frozen=True)
