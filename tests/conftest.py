@@ -38,7 +38,7 @@ def _no_credentials_of_another_test():
     """boto3 keeps the session, and so the credentials, of the first test that asked it for a client."""
     yield
     if (boto3 := sys.modules.get("boto3")) is not None:
-        boto3.DEFAULT_SESSION = None
+        vars(boto3)["DEFAULT_SESSION"] = None
 
 
 @dataclass(frozen=True)
