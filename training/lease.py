@@ -135,10 +135,7 @@ def _record(holder: str) -> dict[str, Any]:
 
 def _claim(folder: RunFolder, record: dict[str, Any]) -> bool:
     """Whether the folder is ours after a moment in which others may have written too."""
-    try:
-        folder.write_json(FILE, record)
-    except FileNotFoundError:  # another taker on this disk renamed the file that we both wrote
-        return False
+    folder.write_json(FILE, record)
     time.sleep(_SETTLE_SECONDS_LOCAL if folder.is_local else SETTLE_SECONDS)
     return (_read(folder) or {}).get("id") == record["id"]
 

@@ -14,7 +14,8 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,23 +66,30 @@ class RunFolder:
 
     def write_text(self, relative: str, text: str) -> None:
         """Write a file whole: a reader sees the old one or the new one."""
-        path = self.path(relative)
-        self.filesystem.create_dir(path.rpartition("/")[0], recursive=True)
-        target = f"{path}.tmp" if self.is_local else path  # S3 shows an object only when it is complete
-        with self.filesystem.open_output_stream(target) as stream:
+        with self._whole(relative) as written, self.filesystem.open_output_stream(written) as stream:
             stream.write(text.encode())
-        if target != path:
-            self.filesystem.move(target, path)
 
     def put(self, file: Path, relative: str) -> None:
         """Copy a local file here, whole: a reader sees it only when it is complete."""
+        with self._whole(relative) as written:
+            fs.copy_files(str(file), written, fs.LocalFileSystem(), self.filesystem)
+
+    @contextmanager
+    def _whole(self, relative: str) -> Iterator[str]:
+        """Where to write a file, so that it is there at once when the block ends, and not at all if it fails."""
         target = self.path(relative)
         self.filesystem.create_dir(target.rpartition("/")[0], recursive=True)
-        # A name of its own, for two may write the same file. S3 shows an object only when it is complete.
-        written = f"{target}.{uuid.uuid4().hex}" if self.is_local else target
-        fs.copy_files(str(file), written, fs.LocalFileSystem(), self.filesystem)
-        if written != target:
+        if not self.is_local:
+            yield target  # S3 shows an object only when it is complete
+            return
+        written = f"{target}.{uuid.uuid4().hex}"  # a name of its own, for two may write the same file
+        try:
+            yield written
             self.filesystem.move(written, target)
+        except BaseException:
+            with suppress(OSError):
+                self.filesystem.delete_file(written)
+            raise
 
     def write_json(self, relative: str, value: Any) -> None:
         """Write a file whole, as indented JSON."""
