@@ -38,9 +38,9 @@ _ARCHITECTURE = {
     "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,
     "tie_word_embeddings": True,
 }
-_SECONDS_BETWEEN = 75
-"""Of a soak for each fault: about 50 to get over it, and 25 to train."""
-_SECONDS_LOST = 50
+_SECONDS_BETWEEN = 30
+"""Of a soak for each fault: about 20 to get over it (two idle cores; more on a busy machine), and 10 to train."""
+_SECONDS_LOST = 20
 _CALM_SECONDS = 30
 """Before the last step: a fault there might find no training any more."""
 _PACE_STEPS = 60
