@@ -31,7 +31,11 @@ from benchmarks.throughput import ARCHITECTURE, SEED, SEQUENCE, hf_model  # noqa
 
 STEPS, BATCH, SMOOTHED, VOCABULARY = 200, 8, 20, 16384
 GRADIENT_TOKENS = 1024
-RECIPES = ("plain", "plain-halves", "ours-bf16", "ours-fp8")
+PLAIN = {"plain": 1, "plain-halves": 2}
+"""Parts of a batch whose gradients add up, by recipe."""
+OURS = {"ours-bf16": "bf16", "ours-fp8": "fp8"}
+"""Precision by recipe."""
+RECIPES = (*PLAIN, *OURS)
 
 
 def optimizer_config() -> Any:
@@ -90,8 +94,7 @@ def losses(recipe: str, ids: Any) -> list[float]:
     from training.step import learning_rate
 
     config, found = optimizer_config(), []
-    parts = {"plain": 1, "plain-halves": 2}.get(recipe)
-    run = plain_step(parts) if parts else our_step(recipe.removeprefix("ours-"))
+    run = plain_step(PLAIN[recipe]) if recipe in PLAIN else our_step(OURS[recipe])
     for number, batch in enumerate(ids, 1):
         found.append(run(batch.cuda(), learning_rate(config, number, STEPS)))
     return [float(loss) for loss in found]
@@ -167,9 +170,9 @@ def gradient_errors(ids: Any) -> dict[str, dict[str, float]]:
     exact = of_model(plain().double(), autocast=False)
     whole = norm(exact.values())
     found = {}
-    for recipe in ("plain", "ours-bf16", "ours-fp8"):
+    for recipe in ("plain", *OURS):
         torch.cuda.empty_cache()
-        grads = of_model(plain(), autocast=True) if recipe == "plain" else of_ours(recipe.removeprefix("ours-"))
+        grads = of_ours(OURS[recipe]) if recipe in OURS else of_model(plain(), autocast=True)
         off = {name: (grads[name] - right).norm() for name, right in exact.items()}
         large = [name for name, right in exact.items() if right.norm() > 1e-3 * whole]
         found[recipe] = {
