@@ -132,6 +132,12 @@ def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
     raise JobError(f"training.model: {type(model).__name__} has no ModuleList of {count} decoder layers to shard")
 
 
+def outer_norms(model: PreTrainedModel) -> list[nn.Module]:
+    """The norms that are in no decoder layer: as a rule one, before the head."""
+    return [part for part in backbone(model).children() if not list(part.children())
+            and any(True for _ in part.parameters()) and all(p.ndim == 1 for p in part.parameters())]
+
+
 def check_fits(config: PretrainedConfig, sequence_length: int) -> None:
     """Raises JobError if the sequences are longer than the model's positions."""
     positions = getattr(config.get_text_config(), "max_position_embeddings", None)

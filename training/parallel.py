@@ -7,8 +7,6 @@ nothing is sharded (working.py).
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch._functorch.config as functorch_config
@@ -22,7 +20,7 @@ from transformers import PretrainedConfig
 from training import fp8
 from training.config import ParallelConfig
 from training.errors import JobError
-from training.model import CausalLMWithLoss, decoder_layers, empty_model, uses_dropout
+from training.model import CausalLMWithLoss, decoder_layers, empty_model, outer_norms, uses_dropout
 from training.pretrained import Pretrained
 from training.weights import Weights
 from training.working import WorkingWeights
@@ -89,6 +87,8 @@ def build(
             fp8.use_fp8(layer)
         _wrap_forward(layer, parallel, precision, device, keeps_rng=uses_dropout(config))
         shard(layer, reshard_after_forward=parallel.reshard_after_forward)
+    for norm in outer_norms(trained.model):
+        _compile_forward(norm, parallel, precision, device)
     # The root group holds all that is in no layer. Embedding and lm_head belong in one group: tied ones
     # cannot be split (torch >= 2.13 refuses). It stays gathered, for backward needs the head at once.
     weights.fill(trained)
@@ -134,15 +134,18 @@ def _wrap_forward(
     hooks of FSDP stay outside of what is compiled. All layers share the code of one forward, so the
     first compile serves the others.
     """
-    forward: Callable[..., Any] = layer.forward
-    if parallel.compile and device.type == "cuda":
-        # What costs no matrix product is computed again in backward (the MLP's gated product, the norms'
-        # outputs): a third of the activations, at no measured cost. In fp8 that would be the quantising too,
-        # which takes a tenth of a step; 1.0 keeps it.
-        functorch_config.activation_memory_budget = 1.0 if precision == "fp8" else 0.8
-        forward = torch.compile(forward)
+    _compile_forward(layer, parallel, precision, device)
     if parallel.recompute == "layers":
         # keeping the random state makes the host wait for the GPU in each layer: only where dropout needs it
-        forward = functools.partial(checkpoint, forward, use_reentrant=False, preserve_rng_state=keeps_rng)
-    if forward is not layer.forward:
-        layer.forward = forward  # pyright: ignore[reportAttributeAccessIssue]
+        layer.forward = functools.partial(  # pyright: ignore[reportAttributeAccessIssue]
+            checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=keeps_rng)
+
+
+def _compile_forward(part: nn.Module, parallel: ParallelConfig, precision: str, device: torch.device) -> None:
+    if not parallel.compile or device.type != "cuda":
+        return
+    # What costs no matrix product is computed again in backward (the MLP's gated product, the norms'
+    # outputs): a third of the activations, at no measured cost. In fp8 that would be the quantising too,
+    # which takes a tenth of a step; 1.0 keeps it.
+    functorch_config.activation_memory_budget = 1.0 if precision == "fp8" else 0.8
+    part.forward = torch.compile(part.forward)

@@ -1,4 +1,4 @@
-"""A process of its own: compile the decoder layers of a small model as a GPU run does, and say what it took."""
+"""A process of its own: compile a small model's layers and last norm as a GPU run does, and say what it took."""
 
 import json
 
@@ -19,6 +19,8 @@ def main():
     config, device = ParallelConfig(recompute="none"), torch.device("cuda")
     for layer in model.decoder_layers(trained.model):
         parallel._wrap_forward(layer, config, "bf16", device, keeps_rng=False)
+    for norm in model.outer_norms(trained.model):
+        parallel._compile_forward(norm, config, "bf16", device)
     ids = torch.zeros(2, 16, dtype=torch.long)
     with torch.no_grad():
         trained(ids, ids)

@@ -11,7 +11,15 @@ from transformers import AutoModelForCausalLM
 from training import metrics
 from training.config import ModelConfig
 from training.errors import JobError
-from training.model import CausalLMWithLoss, check_fits, decoder_layers, empty_model, read_config, uses_dropout
+from training.model import (
+    CausalLMWithLoss,
+    check_fits,
+    decoder_layers,
+    empty_model,
+    outer_norms,
+    read_config,
+    uses_dropout,
+)
 from training.weights import Weights
 
 SIZES = {key: value for key, value in QWEN2.items() if key not in ("model_type", "tie_word_embeddings")}
@@ -53,6 +61,12 @@ def test_loss_and_gradients_are_the_models_own(kind, tied):
     for name, a, b in zip(names, torch.autograd.grad(ours, parameters), torch.autograd.grad(expected, parameters),
                           strict=True):
         assert (a - b).norm() <= 1e-4 * b.norm() + 1e-5, name
+
+
+@pytest.mark.parametrize("kind", sorted(set(ARCHITECTURES) - {"opt"}))  # opt keeps its norm a module deeper
+def test_the_norm_before_the_head_is_found(kind):
+    trained = empty_model(config_of(kind, **ARCHITECTURES[kind]))
+    assert ["Norm" in type(norm).__name__ for norm in outer_norms(trained.model)] == [True]
 
 
 def test_padding_that_does_not_count_changes_neither_loss_nor_gradients():
