@@ -1,13 +1,14 @@
 """The mathematics unchanged: this trainer against a plain Hugging Face loop, on real text.
 
-    python benchmarks/parity.py [--out FILE.json]
+    python benchmarks/parity.py [--out FILE.json] [--only plain,ours-bf16]
 
 200 optimizer steps of Qwen2.5-1.5B's shape from the same random weights on the same text (sources of Python's
 standard library), each recipe in a process of its own: the plain loop (eager transformers model, fp32 weights,
-bf16 autocast, AdamW, logits in full); as the control that loop with each batch in halves whose gradients add
-up, the same mathematics, so that what rounding alone does is known; this trainer in bf16, and in fp8. Then the
-gradients of one step, all against fp64. Prints two Markdown tables. Needs a CUDA GPU of 140 GB, torch and
-transformers; no Ray.
+bf16 autocast, AdamW, logits in full); as controls that loop with each batch in halves whose gradients add up,
+the same mathematics, so that what rounding alone does is known, and that loop on a bf16 copy of the weights, as
+every FSDP trainer in mixed precision runs (autocast keeps embeddings, norms and what layers add up in fp32); this
+trainer in bf16, and in fp8. Then the gradients of one step, all against fp64. Prints two Markdown tables. Needs a
+CUDA GPU of 140 GB, torch and transformers; no Ray.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from benchmarks.throughput import ARCHITECTURE, SEED, SEQUENCE, hf_model  # noqa
 
 STEPS, BATCH, SMOOTHED, VOCABULARY = 200, 8, 20, 16384
 GRADIENT_TOKENS = 1024
-PLAIN = {"plain": 1, "plain-halves": 2}
-"""Parts of a batch whose gradients add up, by recipe."""
+PLAIN = {"plain": (1, "autocast"), "plain-halves": (2, "autocast"), "plain-copy": (1, "copy")}
+"""By recipe: parts of a batch whose gradients add up, and how bf16 comes in."""
 OURS = {"ours-bf16": "bf16", "ours-fp8": "fp8"}
 """Precision by recipe."""
 RECIPES = (*PLAIN, *OURS)
@@ -94,7 +95,7 @@ def losses(recipe: str, ids: Any) -> list[float]:
     from training.step import learning_rate
 
     config, found = optimizer_config(), []
-    run = plain_step(PLAIN[recipe]) if recipe in PLAIN else our_step(OURS[recipe])
+    run = plain_step(*PLAIN[recipe]) if recipe in PLAIN else our_step(OURS[recipe])
     for number, batch in enumerate(ids, 1):
         found.append(run(batch.cuda(), learning_rate(config, number, STEPS)))
     return [float(loss) for loss in found]
@@ -113,8 +114,13 @@ def our_step(precision: str) -> Any:
     return run
 
 
-def plain_step(parts: int) -> Any:
-    """The same step as anyone would write it, its batch in `parts` whose gradients add up."""
+def plain_step(parts: int, bf16: str) -> Any:
+    """The same step as anyone would write it, its batch in `parts` whose gradients add up.
+
+    Args:
+        parts: divides BATCH.
+        bf16: `autocast`, or `copy`: of all weights, made anew in each forward pass.
+    """
     import torch
     from torch.nn import functional as F
 
@@ -123,11 +129,17 @@ def plain_step(parts: int) -> Any:
               {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=c.learning_rate, betas=(c.beta1, c.beta2))
 
+    def forward(ids: Any) -> Any:
+        if bf16 == "copy":
+            copies = {name: p.bfloat16() for name, p in model.named_parameters()}
+            return torch.func.functional_call(model, copies, (), {"input_ids": ids})
+        with torch.autocast("cuda", torch.bfloat16):
+            return model(input_ids=ids)
+
     def run(ids: Any, rate: float) -> Any:
         total = torch.zeros((), device=ids.device)
         for part in ids.chunk(parts):
-            with torch.autocast("cuda", torch.bfloat16):
-                logits = model(input_ids=part[:, :-1]).logits
+            logits = forward(part[:, :-1]).logits
             loss = F.cross_entropy(logits.float().flatten(0, 1), part[:, 1:].flatten()) / parts
             del logits
             loss.backward()
@@ -197,13 +209,13 @@ def run_one(recipe: str, tokens: str) -> dict[str, Any]:
             "device": torch.cuda.get_device_name(), "torch": torch.__version__}
 
 
-def run_all(tokens: str) -> dict[str, dict[str, Any]]:
-    """All recipes and the gradients, each in a fresh process, on the same tokens."""
+def run_all(tokens: str, only: list[str]) -> dict[str, dict[str, Any]]:
+    """The recipes and the gradients, each in a fresh process, on the same tokens."""
     import torch
 
     torch.save(text_tokens(), tokens)
     results = {}
-    for recipe in (*RECIPES, "gradients"):
+    for recipe in only or (*RECIPES, "gradients"):
         done = subprocess.run([sys.executable, __file__, "--one", recipe, tokens], capture_output=True, text=True,
                               timeout=400)
         lines = [line for line in done.stdout.splitlines() if line.startswith('{"recipe"')]
@@ -222,13 +234,16 @@ def smoothed(values: list[float]) -> list[float]:
 def tables(results: dict[str, dict[str, Any]]) -> str:
     """Markdown."""
     reference = smoothed(results["plain"]["losses"])
-    lines = ["| recipe | loss at 1 | at 50 | at 100 | at 200 (smoothed) | largest difference of smoothed curves |",
-             "|---|---|---|---|---|---|"]
-    for recipe in RECIPES:
+    lines = ["| recipe | loss at 1 | at 50 | at 100 | at 200 (smoothed) | largest difference of smoothed curves "
+             "| mean difference |", "|---|---|---|---|---|---|---|"]
+    for recipe in (r for r in RECIPES if r in results):
         raw = results[recipe]["losses"]
         curve = smoothed(raw)
-        off = max(abs(a / b - 1) for a, b in zip(curve, reference, strict=True))
-        lines.append(f"| {recipe} | {raw[0]:.4f} | {raw[49]:.4f} | {raw[99]:.4f} | {curve[-1]:.4f} | {off:.3%} |")
+        off = [a / b - 1 for a, b in zip(curve, reference, strict=True)]
+        lines.append(f"| {recipe} | {raw[0]:.4f} | {raw[49]:.4f} | {raw[99]:.4f} | {curve[-1]:.4f} "
+                     f"| {max(map(abs, off)):.3%} | {sum(off) / len(off):+.3%} |")
+    if "gradients" not in results:
+        return "\n".join(lines)
     lines += ["", "| gradients of one step against fp64 | error over all weights | worst weight |", "|---|---|---|"]
     for recipe, error in results["gradients"]["errors"].items():
         lines.append(f"| {recipe} | {error['all']:.2%} | {error['worst']:.2%} |")
@@ -239,13 +254,18 @@ def main() -> None:
     """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, help="write all losses to this JSON file")
+    parser.add_argument("--only", default="", help=f"what to run, of {', '.join(RECIPES)}, gradients; with plain")
     parser.add_argument("--one", nargs=2, metavar=("RECIPE", "TOKENS"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
         print(json.dumps(run_one(*arguments.one)))
         return
+    only = [name for name in arguments.only.split(",") if name]
+    if only and ("plain" not in only or not set(only) <= {*RECIPES, "gradients"}):
+        parser.error(f"--only {arguments.only}: plain, which the others are compared with, and any of "
+                     f"{', '.join(RECIPES[1:])}, gradients")
     with tempfile.TemporaryDirectory() as folder:
-        results = run_all(f"{folder}/tokens.pt")
+        results = run_all(f"{folder}/tokens.pt", only)
     if arguments.out:
         arguments.out.write_text(json.dumps(results) + "\n")
     print(tables(results))
