@@ -22,7 +22,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.throughput import ARCHITECTURE, SEED, SEQUENCE  # noqa: E402
+from benchmarks.throughput import ARCHITECTURE, SEQUENCE, trainer  # noqa: E402
 
 SMALL = {**ARCHITECTURE, "vocab_size": 8192, "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 8,
          "num_attention_heads": 4}
@@ -36,9 +36,8 @@ class Trainer:
         import torch
         import torch.distributed as dist
 
-        from training import model, parallel, step
         from training.checkpointing import Checkpoints
-        from training.config import CheckpointConfig, ModelConfig, OptimizerConfig, ParallelConfig
+        from training.config import CheckpointConfig
         from training.storage import RunFolder, absolute
 
         kind = "cuda" if torch.cuda.is_available() else "cpu"
@@ -46,11 +45,7 @@ class Trainer:
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29534", RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
         dist.init_process_group("nccl" if kind == "cuda" else "gloo")
         written = ARCHITECTURE if kind == "cuda" else SMALL
-        architecture = model.read_config(ModelConfig(weights="random", architecture=written))
-        plain = ParallelConfig(sharding="full", recompute="none", reshard_after_forward=False, reduce_dtype="fp32")
-        self.mesh = parallel.make_mesh(plain, 1, 1, kind)
-        self.trained = parallel.build(architecture, plain, self.mesh, self.device, seed=SEED)
-        self.optimizer = step.make_optimizer(self.trained, OptimizerConfig())
+        self.trained, self.optimizer, self.mesh = trainer(architecture=written, device=kind)
         folder = RunFolder(absolute(storage), "checkpoint-stall")
         self.checkpoints = Checkpoints(folder, CheckpointConfig(keep=1), self.trained.model, self.optimizer)
         shape = (8, SEQUENCE) if kind == "cuda" else (2, 256)

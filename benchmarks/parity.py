@@ -18,7 +18,6 @@ import argparse
 import dataclasses
 import itertools
 import json
-import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -31,7 +30,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.throughput import ARCHITECTURE, SEQUENCE, hf_model  # noqa: E402
+from benchmarks.fresh_process import result_of, tell  # noqa: E402
+from benchmarks.throughput import ARCHITECTURE, SEQUENCE, hf_model, trainer  # noqa: E402
 
 PLAIN = {"plain": (1, "autocast"), "plain-halves": (2, "autocast"), "plain-copy": (1, "copy")}
 """By recipe: parts of a batch whose gradients add up, and how bf16 comes in."""
@@ -59,8 +59,10 @@ class Work:
 SMALL = {"vocab_size": 2048, "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4,
          "num_attention_heads": 4, "max_position_embeddings": 512}
 WORKS = {
-    "cuda": Work("cuda", ARCHITECTURE, SEQUENCE, 1e-4, 1024, 16384),
-    "cpu": Work("cpu", {**ARCHITECTURE, **SMALL}, 128, 1e-3, 128, 2048, (*PLAIN, "ours-bf16", "gradients")),
+    "cuda": Work("cuda", ARCHITECTURE, sequence=SEQUENCE, learning_rate=1e-4, gradient_tokens=1024,
+                 text_vocabulary=16384),
+    "cpu": Work("cpu", {**ARCHITECTURE, **SMALL}, sequence=128, learning_rate=1e-3, gradient_tokens=128,
+                text_vocabulary=SMALL["vocab_size"], recipes=(*PLAIN, "ours-bf16", "gradients")),
 }
 
 
@@ -93,16 +95,8 @@ def text_tokens(work: Work) -> Any:
 
 def ours(precision: str, work: Work) -> tuple[Any, Any, Any]:
     """This trainer: model, optimizer, mesh."""
-    import torch
-
-    from training import model, parallel, step
-    from training.config import ModelConfig, ParallelConfig
-
-    config = ParallelConfig(sharding="full", recompute="none", reshard_after_forward=False, reduce_dtype="fp32")
-    mesh = parallel.make_mesh(config, 1, 1, work.device)
-    shape = model.read_config(ModelConfig(weights="random", architecture=work.architecture))
-    trained = parallel.build(shape, config, mesh, torch.device(work.device, 0), seed=work.seed, precision=precision)
-    return trained, step.make_optimizer(trained, optimizer_config(work)), mesh
+    return trainer(precision, architecture=work.architecture, device=work.device, seed=work.seed,
+                   optimizer=optimizer_config(work))
 
 
 def plain(work: Work) -> Any:
@@ -244,11 +238,9 @@ def run_all(recipes: Sequence[str], work: Work, tokens: str) -> dict[str, dict[s
     for recipe in recipes:
         command = [sys.executable, __file__, "--one", recipe, tokens, "--device", work.device,
                    "--seed", str(work.seed)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=400)
-        lines = [line for line in done.stdout.splitlines() if line.startswith('{"recipe"')]
-        if not lines:
-            sys.exit(f"{recipe}: {done.stderr[-2000:]}")
-        results[recipe] = json.loads(lines[-1])
+        results[recipe] = result_of(command, 400)
+        if "error" in results[recipe]:
+            sys.exit(f"{recipe}: {results[recipe]['error']}")
         print(recipe, results[recipe].get("seconds"), file=sys.stderr, flush=True)
     return results
 
@@ -289,7 +281,7 @@ def main() -> None:
     work = dataclasses.replace(WORKS[arguments.device], seed=arguments.seed)
     if arguments.one:
         recipe, tokens = arguments.one
-        print(json.dumps(run_one(recipe, tokens, work)))
+        tell(run_one(recipe, tokens, work))
         return
     recipes = [name for name in arguments.only.split(",") if name] or work.recipes
     if "plain" not in recipes or not set(recipes) <= set(work.recipes):

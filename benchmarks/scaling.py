@@ -16,7 +16,6 @@ import dataclasses
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -25,15 +24,14 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks import throughput  # noqa: E402
+from benchmarks.fresh_process import result_of, tell  # noqa: E402
+from benchmarks.throughput import ARCHITECTURE  # noqa: E402
 
 WARM_UP, TIMED, PROFILED, SEED = 5, 12, 3, 1
-QWEN: dict[str, Any] = {
-    "model_type": "qwen2", "vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960,
-    "num_hidden_layers": 28, "num_attention_heads": 12, "num_key_value_heads": 2,
-    "max_position_embeddings": 32768, "tie_word_embeddings": True, "rope_theta": 1e6,
-}
-TINY = {**QWEN, "vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+TINY = {**ARCHITECTURE, "vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
         "num_attention_heads": 4}
 RECIPES = ("full", "hybrid", "fp8", "sample", "hf-trainer", "fabric")
 
@@ -77,7 +75,7 @@ def token_ids(row: Row, step: int, rank: int) -> Any:
 
 
 def _architecture(row: Row) -> dict[str, Any]:
-    return QWEN if row.device == "cuda" else TINY
+    return ARCHITECTURE if row.device == "cuda" else TINY
 
 
 def ours(row: Row) -> tuple[Callable[[Any], Any], float]:
@@ -112,7 +110,6 @@ def ours(row: Row) -> tuple[Callable[[Any], Any], float]:
 
 def measure(row: Row, rank: int) -> dict[str, Any]:
     """Time the steps of one row. Call on all ranks; rank 0's answer counts."""
-    import throughput
     import torch
 
     if row.recipe == "hf-trainer":
@@ -238,26 +235,19 @@ def run_rank(row: Row) -> None:
         step = statistics.median(result["milliseconds"])
         result |= {"step_ms": step, "tokens_per_second_per_gpu": row.batch * row.sequence / step * 1e3}
     if rank == 0:
-        print("\n" + json.dumps({"row": result}), flush=True)
+        tell(result)
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def run_row(row: Row, out: Path) -> dict[str, Any]:
     """A row in processes of its own, with NCCL's logs for the fabric row."""
-    environment = dict(os.environ)
+    environment = {}
     if row.recipe == "fabric" and row.device == "cuda":
-        environment |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": str(out / "nccl-%h-%p.log")}
+        environment = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": str(out / "nccl-%h-%p.log")}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={row.gpus}",
                __file__, "--row", json.dumps(dataclasses.asdict(row))]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
-    except subprocess.TimeoutExpired:
-        return {**dataclasses.asdict(row), "error": "not done within 300 s"}
-    lines = [line for line in done.stdout.splitlines() if line.startswith('{"row"')]
-    if lines:
-        return json.loads(lines[-1])["row"]
-    return {**dataclasses.asdict(row), "error": (done.stderr.strip().splitlines() or ["?"])[-1]}
+    return {**dataclasses.asdict(row), **result_of(command, 300, environment)}
 
 
 def transport_of(out: Path) -> str | None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -22,12 +21,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.fresh_process import result_of, tell  # noqa: E402
 from benchmarks.throughput import ARCHITECTURE, SEED, SEQUENCE  # noqa: E402
 
 SMALL = {**ARCHITECTURE, "vocab_size": 1024, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
          "num_attention_heads": 4}
 BATCH = 8
-_RESULT = "startup "
 
 
 def make_weights(folder: Path, architecture: dict[str, Any]) -> None:
@@ -87,11 +86,10 @@ def in_fresh_process(folder: Path, cache: Path, arguments: argparse.Namespace) -
     caches = {"TORCHINDUCTOR_CACHE_DIR": str(cache / "torchinductor"), "TRITON_CACHE_DIR": str(cache / "triton")}
     command = [sys.executable, __file__, "--one", str(folder), "--device", arguments.device,
                "--precision", arguments.precision]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env={**os.environ, **caches})
-    lines = [line for line in done.stdout.splitlines() if line.startswith(_RESULT)]
-    if not lines:
-        sys.exit(f"a start failed: {(done.stderr.strip().splitlines() or ['no output'])[-1]}")
-    return json.loads(lines[-1].removeprefix(_RESULT))
+    result = result_of(command, 600, caches)
+    if "error" in result:
+        sys.exit(f"a start failed: {result['error']}")
+    return result
 
 
 def run_all(arguments: argparse.Namespace) -> list[dict[str, Any]]:
@@ -132,7 +130,7 @@ def main() -> None:
     parser.add_argument("--one", type=Path, metavar="WEIGHTS", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
-        print(_RESULT + json.dumps(start(arguments.one, arguments.device, arguments.precision)))
+        tell(start(arguments.one, arguments.device, arguments.precision))
         return
     results = run_all(arguments)
     if arguments.out:

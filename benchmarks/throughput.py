@@ -14,7 +14,6 @@ import itertools
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -23,6 +22,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+
+from benchmarks.fresh_process import result_of, tell  # noqa: E402
 
 SEQUENCE, WARM_UP, TIMED, SEED = 2048, 3, 10, 1
 ARCHITECTURE: dict[str, Any] = {
@@ -54,19 +55,28 @@ def tokens(batch: int) -> Any:
     return torch.randint(0, ARCHITECTURE["vocab_size"], (batch, SEQUENCE + 1), device="cuda")
 
 
-def ours(precision: str) -> Step:
-    """This trainer: fp32 weights, compiled layers, chunked loss, AdamW that writes the bf16 copy."""
+def trainer(
+    precision: str = "bf16", *, architecture: dict[str, Any] = ARCHITECTURE, device: str = "cuda", seed: int = SEED,
+    optimizer: Any = None,
+) -> tuple[Any, Any, Any]:
+    """This trainer on one rank, with random weights: model, optimizer, mesh. `optimizer`: its OptimizerConfig."""
+    import torch
+
     from training import model, parallel, step
     from training.config import ModelConfig, OptimizerConfig, ParallelConfig
 
     config = ParallelConfig(sharding="full", recompute="none", reshard_after_forward=False, reduce_dtype="fp32")
-    import torch
+    mesh = parallel.make_mesh(config, 1, 1, device)
+    shape = model.read_config(ModelConfig(weights="random", architecture=architecture))
+    trained = parallel.build(shape, config, mesh, torch.device(device, 0), seed=seed, precision=precision)
+    return trained, step.make_optimizer(trained, optimizer or OptimizerConfig()), mesh
 
-    mesh = parallel.make_mesh(config, 1, 1, "cuda")
-    shape = model.read_config(ModelConfig(weights="random", architecture=ARCHITECTURE))
-    trained = parallel.build(shape, config, mesh, torch.device("cuda", 0), seed=SEED,
-                             precision=precision)
-    optimizer = step.make_optimizer(trained, OptimizerConfig())
+
+def ours(precision: str) -> Step:
+    """This trainer: fp32 weights, compiled layers, chunked loss, AdamW that writes the bf16 copy."""
+    from training import step
+
+    trained, optimizer, mesh = trainer(precision)
 
     def run(ids: Any) -> Any:
         pair = (ids[:, :-1].contiguous(), ids[:, 1:].contiguous())
@@ -224,11 +234,8 @@ def run_all(only: list[str]) -> list[dict[str, Any]]:
     results = []
     for recipe, batches in RUNS.items():
         for batch in batches if not only or recipe in only else ():
-            done = subprocess.run([sys.executable, __file__, "--one", recipe, str(batch)], capture_output=True,
-                                  text=True, timeout=300, env={**AS_IN_TORCH_2_13, **os.environ})
-            lines = [line for line in done.stdout.splitlines() if line.startswith('{"recipe"')]
-            failure = {"recipe": recipe, "batch": batch, "error": (done.stderr.strip().splitlines() or ["?"])[-1]}
-            results.append(json.loads(lines[-1]) if lines else failure)
+            command = [sys.executable, __file__, "--one", recipe, str(batch)]
+            results.append({"recipe": recipe, "batch": batch, **result_of(command, 300, AS_IN_TORCH_2_13)})
             print({k: v for k, v in results[-1].items() if k != "milliseconds"}, file=sys.stderr, flush=True)
     return results
 
@@ -254,7 +261,7 @@ def main() -> None:
     parser.add_argument("--one", nargs=2, metavar=("RECIPE", "BATCH"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
-        print(json.dumps(run_one(arguments.one[0], int(arguments.one[1]))))
+        tell(run_one(arguments.one[0], int(arguments.one[1])))
         return
     results = run_all([name for name in arguments.only.split(",") if name])
     if arguments.out:

@@ -134,8 +134,8 @@ def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
 
 def outer_norms(model: PreTrainedModel) -> list[nn.Module]:
     """The norms that are in no decoder layer: as a rule one, before the head."""
-    return [part for part in backbone(model).children() if not list(part.children())
-            and any(True for _ in part.parameters()) and all(p.ndim == 1 for p in part.parameters())]
+    return [part for part in backbone(model).children()
+            if not list(part.children()) and {p.ndim for p in part.parameters()} == {1}]
 
 
 def check_fits(config: PretrainedConfig, sequence_length: int) -> None:
