@@ -3,13 +3,13 @@
     python benchmarks/parity.py [--device cpu] [--seed 1] [--only plain,ours-bf16] [--out FILE.json]
 
 200 optimizer steps of Qwen2.5-1.5B's shape from the same random weights on the same text (sources of Python's
-standard library), each recipe in a process of its own: the plain loop (eager transformers model, fp32 weights,
-bf16 autocast, AdamW, logits in full); as controls that loop with each batch in halves whose gradients add up,
-the same mathematics, so that what rounding alone does is known, and that loop on a bf16 copy of the weights, as
-every FSDP trainer in mixed precision runs (autocast keeps embeddings, norms and what layers add up in fp32); this
-trainer in bf16, and in fp8. Then the gradients of one step, all against fp64. Prints two Markdown tables. Needs a
-CUDA GPU of 140 GB, torch, transformers and tokenizers; no Ray. `--device cpu` does all but fp8 with a model of a
-million parameters, in about three minutes.
+standard library), each recipe in a process of its own. The plain loop, eager transformers model, fp32 weights,
+AdamW, logits in full, has bf16 come in two ways: by autocast, which keeps embeddings, norms and what layers add up
+in fp32 (`plain`), and by a bf16 copy of the weights, as every FSDP trainer in mixed precision has it, this one too
+(`plain-copy`). What lies between these two is bf16's own. As a control for what rounding alone does, `plain` with
+each batch in halves whose gradients add up; then this trainer in bf16, and in fp8; then the gradients of one step,
+all against fp64. Prints two Markdown tables. Needs a CUDA GPU of 140 GB, torch, transformers and tokenizers; no
+Ray. `--device cpu` does all but fp8 with a model of a million parameters, in about three minutes.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ from benchmarks.throughput import ARCHITECTURE, SEQUENCE, hf_model, trainer  # n
 
 PLAIN = {"plain": (1, "autocast"), "plain-halves": (2, "autocast"), "plain-copy": (1, "copy")}
 """By recipe: parts of a batch whose gradients add up, and how bf16 comes in."""
+REFERENCES = ("plain", "plain-copy")
+"""What the others are compared with."""
 OURS = {"ours-bf16": "bf16", "ours-fp8": "fp8"}
 """Precision by recipe."""
 SMOOTHED = 20
@@ -133,13 +135,21 @@ def our_step(precision: str, work: Work) -> Any:
     return run
 
 
-def plain_step(parts: int, bf16: str, work: Work) -> Any:
-    """The same step as anyone would write it, its batch in `parts` whose gradients add up.
+def plain_logits(model: Any, ids: Any, bf16: str | None) -> Any:
+    """The transformers model's logits for [batch, sequence] ids.
 
     Args:
-        parts: divides the batch.
-        bf16: `autocast`, or `copy`: of all weights, made anew in each forward pass.
+        bf16: `autocast`, or `copy`: of all weights, made anew each time; None: as the weights are.
     """
+    import torch
+
+    copies = {name: p.bfloat16() for name, p in model.named_parameters()} if bf16 == "copy" else {}
+    with torch.autocast(ids.device.type, torch.bfloat16, enabled=bf16 == "autocast"):
+        return torch.func.functional_call(model, copies, (), {"input_ids": ids}).logits
+
+
+def plain_step(parts: int, bf16: str, work: Work) -> Any:
+    """The same step as anyone would write it, its batch in `parts` whose gradients add up; `bf16` as above."""
     import torch
     from torch.nn import functional as F
 
@@ -148,17 +158,10 @@ def plain_step(parts: int, bf16: str, work: Work) -> Any:
               {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=c.learning_rate, betas=(c.beta1, c.beta2))
 
-    def forward(ids: Any) -> Any:
-        if bf16 == "copy":
-            copies = {name: p.bfloat16() for name, p in model.named_parameters()}
-            return torch.func.functional_call(model, copies, (), {"input_ids": ids})
-        with torch.autocast(work.device, torch.bfloat16):
-            return model(input_ids=ids)
-
     def run(ids: Any, rate: float) -> Any:
         total = torch.zeros((), device=ids.device)
         for part in ids.chunk(parts):
-            logits = forward(part[:, :-1]).logits
+            logits = plain_logits(model, part[:, :-1], bf16)
             loss = F.cross_entropy(logits.float().flatten(0, 1), part[:, 1:].flatten()) / parts
             del logits
             loss.backward()
@@ -180,11 +183,9 @@ def gradient_errors(ids: Any, work: Work) -> dict[str, dict[str, float]]:
 
     x, y = ids[:, :work.gradient_tokens], ids[:, 1:work.gradient_tokens + 1]
 
-    def of_model(model: Any, autocast: bool) -> dict[str, Any]:
-        with torch.autocast(work.device, torch.bfloat16, enabled=autocast):
-            logits = model(input_ids=x).logits
-        logits = logits.float() if autocast else logits
-        F.cross_entropy(logits.flatten(0, 1), y.flatten()).backward()
+    def of_model(model: Any, bf16: str | None) -> dict[str, Any]:
+        logits = plain_logits(model, x, bf16)
+        F.cross_entropy((logits.float() if bf16 else logits).flatten(0, 1), y.flatten()).backward()
         return {name: p.grad.double().cpu() for name, p in model.named_parameters()}
 
     def of_ours(precision: str) -> dict[str, Any]:
@@ -198,12 +199,12 @@ def gradient_errors(ids: Any, work: Work) -> dict[str, dict[str, float]]:
     def norm(tensors: Any) -> Any:
         return torch.stack([t.norm() for t in tensors]).norm()
 
-    exact = of_model(plain(work).double(), autocast=False)
+    exact = of_model(plain(work).double(), None)
     whole = norm(exact.values())
     found = {}
-    for recipe in ("plain", *(r for r in OURS if r in work.recipes)):
+    for recipe in (*REFERENCES, *(r for r in OURS if r in work.recipes)):
         torch.cuda.empty_cache()
-        grads = of_ours(OURS[recipe]) if recipe in OURS else of_model(plain(work), autocast=True)
+        grads = of_ours(OURS[recipe]) if recipe in OURS else of_model(plain(work), PLAIN[recipe][1])
         off = {name: (grads[name] - right).norm() for name, right in exact.items()}
         large = [name for name, right in exact.items() if right.norm() > 1e-3 * whole]
         found[recipe] = {
@@ -252,15 +253,18 @@ def smoothed(values: list[float]) -> list[float]:
 
 def tables(results: dict[str, dict[str, Any]]) -> str:
     """Markdown."""
-    reference = smoothed(results["plain"]["losses"])
-    lines = ["| recipe | loss at 1 | at 50 | at 100 | at 200 (smoothed) | largest difference of smoothed curves "
-             "| mean difference |", "|---|---|---|---|---|---|---|"]
+    references = {name: smoothed(results[name]["losses"]) for name in REFERENCES if name in results}
+    lines = ["| recipe | loss at 1 | at 50 | at 100 | at 200 (smoothed) |"
+             + "".join(f" largest difference from {name}, smoothed | mean |" for name in references),
+             "|---" * (5 + 2 * len(references)) + "|"]
     for recipe in (r for r in (*PLAIN, *OURS) if r in results):
         raw = results[recipe]["losses"]
         curve = smoothed(raw)
-        off = [a / b - 1 for a, b in zip(curve, reference, strict=True)]
-        lines.append(f"| {recipe} | {raw[0]:.4f} | {raw[49]:.4f} | {raw[99]:.4f} | {curve[-1]:.4f} "
-                     f"| {max(map(abs, off)):.3%} | {sum(off) / len(off):+.3%} |")
+        cells = [recipe, f"{raw[0]:.4f}", f"{raw[49]:.4f}", f"{raw[99]:.4f}", f"{curve[-1]:.4f}"]
+        for name, reference in references.items():
+            off = [a / b - 1 for a, b in zip(curve, reference, strict=True)]
+            cells += ["", ""] if name == recipe else [f"{max(map(abs, off)):.3%}", f"{sum(off) / len(off):+.3%}"]
+        lines.append(f"| {' | '.join(cells)} |")
     if "gradients" not in results:
         return "\n".join(lines)
     lines += ["", "| gradients of one step against fp64 | error over all weights | worst weight |", "|---|---|---|"]
@@ -274,7 +278,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--device", choices=WORKS, default="cuda", help="cpu: a small model, without fp8")
     parser.add_argument("--seed", type=int, default=1, help="of weights and of the order of the text (default: 1)")
-    parser.add_argument("--only", default="", help=f"of {', '.join(WORKS['cuda'].recipes)}; with plain")
+    parser.add_argument("--only", default="",
+                        help=f"of {', '.join(WORKS['cuda'].recipes)}; {' or '.join(REFERENCES)} among them")
     parser.add_argument("--out", type=Path, help="write all losses to this JSON file")
     parser.add_argument("--one", nargs=2, metavar=("RECIPE", "TOKENS"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -284,9 +289,9 @@ def main() -> None:
         tell(run_one(recipe, tokens, work))
         return
     recipes = [name for name in arguments.only.split(",") if name] or work.recipes
-    if "plain" not in recipes or not set(recipes) <= set(work.recipes):
-        parser.error(f"--only {arguments.only}: on {arguments.device}, plain, which the others are compared with, "
-                     f"and any of {', '.join(work.recipes[1:])}")
+    if not set(recipes) & set(REFERENCES) or not set(recipes) <= set(work.recipes):
+        parser.error(f"--only {arguments.only}: on {arguments.device}, any of {', '.join(work.recipes)}, and among "
+                     f"them {' or '.join(REFERENCES)}, which the others are compared with")
     with tempfile.TemporaryDirectory() as folder:
         results = run_all(recipes, work, f"{folder}/tokens.pt")
     if arguments.out:
