@@ -139,17 +139,19 @@ def plain_logits(model: Any, ids: Any, bf16: str | None) -> Any:
     """The transformers model's logits for [batch, sequence] ids.
 
     Args:
-        bf16: `autocast`, or `copy`: of all weights, made anew each time; None: as the weights are.
+        bf16: `autocast`, or `copy`: of all weights, made anew each time; the logits are fp32 then. None: all in
+            the dtype of the weights.
     """
     import torch
 
     copies = {name: p.bfloat16() for name, p in model.named_parameters()} if bf16 == "copy" else {}
     with torch.autocast(ids.device.type, torch.bfloat16, enabled=bf16 == "autocast"):
-        return torch.func.functional_call(model, copies, (), {"input_ids": ids}).logits
+        logits = torch.func.functional_call(model, copies, (), {"input_ids": ids}).logits
+    return logits.float() if bf16 else logits
 
 
 def plain_step(parts: int, bf16: str, work: Work) -> Any:
-    """The same step as anyone would write it, its batch in `parts` whose gradients add up; `bf16` as above."""
+    """The step as anyone would write it, its batch in `parts` whose gradients add up; `bf16` as of plain_logits."""
     import torch
     from torch.nn import functional as F
 
@@ -162,7 +164,7 @@ def plain_step(parts: int, bf16: str, work: Work) -> Any:
         total = torch.zeros((), device=ids.device)
         for part in ids.chunk(parts):
             logits = plain_logits(model, part[:, :-1], bf16)
-            loss = F.cross_entropy(logits.float().flatten(0, 1), part[:, 1:].flatten()) / parts
+            loss = F.cross_entropy(logits.flatten(0, 1), part[:, 1:].flatten()) / parts
             del logits
             loss.backward()
             total += loss.detach()
@@ -184,8 +186,7 @@ def gradient_errors(ids: Any, work: Work) -> dict[str, dict[str, float]]:
     x, y = ids[:, :work.gradient_tokens], ids[:, 1:work.gradient_tokens + 1]
 
     def of_model(model: Any, bf16: str | None) -> dict[str, Any]:
-        logits = plain_logits(model, x, bf16)
-        F.cross_entropy((logits.float() if bf16 else logits).flatten(0, 1), y.flatten()).backward()
+        F.cross_entropy(plain_logits(model, x, bf16).flatten(0, 1), y.flatten()).backward()
         return {name: p.grad.double().cpu() for name, p in model.named_parameters()}
 
     def of_ours(precision: str) -> dict[str, Any]:
